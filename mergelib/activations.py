@@ -2,60 +2,73 @@
 
 import copy
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
+from mergelib.problems.calling import run_with
+from mergelib.problems.examples import MASK, Inputs
 from mergelib.statedict import StateDict
 
-MASK = "attention_mask"
+Hook = Callable[..., None]
+
+
+@contextmanager
+def hooked(
+    model: nn.Module, before: Hook | None = None, after: Hook | None = None
+) -> Iterator[None]:
+    """Call ``before`` and ``after`` around every run of every module within a ``with`` block.
+
+    They receive the module's name, the module, its tuple of inputs and, afterwards, its output.
+    """
+    handles = []
+    for name, module in model.named_modules():
+        if before is not None:
+            handles.append(module.register_forward_pre_hook(partial(before, name)))
+        if after is not None:
+            handles.append(module.register_forward_hook(partial(after, name)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @torch.no_grad()
 def layer_inputs(
-    model: nn.Module, inputs: Tensor | Mapping[str, Tensor], state: StateDict | None = None
+    model: nn.Module, inputs: Inputs, state: StateDict | None = None, *, convolutions: bool = False
 ) -> dict[str, Tensor]:
     """Return the inputs of every linear layer: key of the weight to rows ``(count, n)``.
 
     Positions of a sequence are rows; padding, where ``attention_mask`` is 0, is left out. The model
     runs in its own mode, with ``state`` in place of its weights if given; a dictionary of inputs is
-    passed by name.
+    passed by name. With ``convolutions``, theirs are included: rows are positions, columns
+    channels.
     """
-    weights = {} if state is None else dict(state)
-    if isinstance(inputs, Tensor):
-        return watched_inputs(model, lambda: functional_call(model, weights, (inputs,)))
-    mask = inputs.get(MASK)
-    return watched_inputs(model, lambda: functional_call(model, weights, (), dict(inputs)), mask)
-
-
-@torch.no_grad()
-def watched_inputs(
-    model: nn.Module, run: Callable[[], object], mask: Tensor | None = None
-) -> dict[str, Tensor]:
-    """Return the `layer_inputs` of any run of the model, with its attention mask."""
+    mask = None if isinstance(inputs, Tensor) else inputs.get(MASK)
     seen: dict[str, Tensor] = {}
-
-    def keep(key: str, x: Tensor) -> None:
-        if mask is not None and x.dim() == 3 and x.shape[:2] == mask.shape:
-            seen[key] = x.detach()[mask.bool()]
-        else:
-            seen[key] = x.detach().flatten(0, -2)
-
     kinds: tuple[type[nn.Module], ...] = (nn.Linear, *transposed_linear())
-    handles = [
-        module.register_forward_pre_hook(lambda _, given, key=f"{name}.weight": keep(key, given[0]))
-        for name, module in model.named_modules()
-        if isinstance(module, kinds)
-    ]
-    try:
-        run()
-    finally:
-        for handle in handles:
-            handle.remove()
+    kinds += (_ConvNd,) if convolutions else ()
+
+    def keep(name: str, module: nn.Module, inputs: Any) -> None:
+        if not isinstance(module, kinds):
+            return
+        key, x = f"{name}.weight", inputs[0].detach()
+        if isinstance(module, _ConvNd):
+            x = x.movedim(1 - module.weight.dim(), -1)
+        if mask is not None and x.dim() == 3 and x.shape[:2] == mask.shape:
+            seen[key] = x[mask.bool()]
+        else:
+            seen[key] = x.flatten(0, -2)
+
+    with hooked(model, before=keep):
+        run_with(model, state or {}, inputs)
     return seen
 
 
@@ -74,9 +87,7 @@ def normalising_by_batch(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def recalibrate(
-    model: nn.Module, state: StateDict, batches: Iterable[Tensor | Mapping[str, Tensor]]
-) -> dict[str, Tensor]:
+def recalibrate(model: nn.Module, state: StateDict, batches: Iterable[Inputs]) -> dict[str, Tensor]:
     """Return the state with BatchNorm's statistics measured again, on unlabelled inputs.
 
     A merged network's activations have other means and smaller variances than its experts' (Jordan
@@ -84,7 +95,7 @@ def recalibrate(
 
     Args:
         model: the architecture; it is not changed.
-        state: the merged weights.
+        state: the merged weights; the network runs in their dtypes and on their devices.
         batches: model inputs (a dictionary is passed by name), e.g. a few batches that mix all
             tasks; each batch has the same weight.
 
@@ -92,7 +103,7 @@ def recalibrate(
         ValueError: if the model has no BatchNorm statistics, or there is no batch.
     """
     network = copy.deepcopy(model).eval()
-    network.load_state_dict(dict(state))
+    network.load_state_dict({k: value.detach().clone() for k, value in state.items()}, assign=True)
     norms = _running(network)
     if not norms:
         raise ValueError("the model has no BatchNorm with running statistics")
@@ -100,11 +111,9 @@ def recalibrate(
         norm.reset_running_stats()
         norm.momentum = None  # the plain mean over batches
         norm.train()
-    count = 0
     for batch in batches:
         network(batch) if isinstance(batch, Tensor) else network(**batch)
-        count += 1
-    if not count:
+    if not any(norm.num_batches_tracked for norm in norms):
         raise ValueError("no batch to measure statistics on")
     return {key: value.detach().clone() for key, value in network.state_dict().items()}
 

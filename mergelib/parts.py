@@ -21,7 +21,7 @@ from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_mergeable
 from mergelib.messages.renames import explain_names
 from mergelib.messages.warned import warn
-from mergelib.statedict import Misfit, StateDict, check_compatible, check_mapping, check_tensor
+from mergelib.statedict import Misfit, StateDict, check_compatible, check_tensor
 
 Missing = Literal["error", "base", "skip"]
 Patterns = str | Sequence[str]
@@ -59,6 +59,9 @@ class Parts:
         return included - _matching("exclude", self.exclude or (), keys)
 
 
+ALL = Parts()
+
+
 @dataclass(frozen=True, repr=False)
 class Selection(Brief):
     """The merged model's keys, in the order of the reference, and which of them are merged."""
@@ -85,14 +88,12 @@ def select(
         ValueError: if an expert's key does not fit, a pattern matches nothing, only some names of a
             tied tensor are selected, nothing is left to merge, or adapters or quantised weights are
             selected.
-        TypeError: if a model is not a mapping.
     """
     hint = "" if parts is None else _HINT
-    parts, tied = parts or Parts(), tied or {}
+    parts, tied = parts or ALL, tied or {}
+    strict = parts.missing == "error"
     what = "pretrained" if pretrained is not None else next(iter(experts))
     reference = pretrained if pretrained is not None else experts[what]
-    for name, model in ((what, reference), *experts.items()):
-        check_mapping(model, name)
     for key, tensor in reference.items():
         check_tensor(key, tensor, tensor, what, what)
     if pretrained is not None and "pretrained" in experts:
@@ -102,28 +103,24 @@ def select(
     selected = parts.selected(dict.fromkeys(chain(reference, *experts.values())))
     if reference and not selected:
         raise ValueError("nothing to merge: exclude takes every key that include leaves")
-    check_mergeable({what: reference, **experts}, selected, parts=bool(hint))
+    models = {what: reference, **experts}
+    check_mergeable(models, selected, parts=bool(hint))
     for further, first in tied.items():
         if (further in selected) != (first in selected):
             raise ValueError(
                 f"{further!r} is tied to {first!r}: include or exclude both, not one of them"
             )
-    models = {what: reference, **experts}
-    check_layouts(models, selected, tied, refuse=parts.missing == "error")
-    if parts.missing == "error":
-        narrowed = {name: _only(selected, model) for name, model in experts.items()}
+    check_layouts(models, selected, tied, refuse=strict)
+    if parts.missing == "base":
+        _check_base(selected, experts, pretrained)
+    merged = selected if strict else _agreeing(selected, reference, experts, tied)
+    for name, model in experts.items():
+        expected = _only(merged if strict else merged & model.keys(), reference)
+        narrowed = {name: _only(merged, model)}
         try:
-            check_compatible(_only(selected, reference), narrowed, what, mixed=True)
+            check_compatible(expected, narrowed, what, mixed=True)
         except Misfit as error:
             raise Misfit(f"{error}{_rename(narrowed, what, reference) or hint}") from None
-        merged = selected
-    else:
-        if parts.missing == "base":
-            _check_base(selected, experts, pretrained)
-        merged = _agreeing(selected, reference, experts, tied)
-        for name, model in experts.items():
-            shared = _only(merged & model.keys(), reference)
-            check_compatible(shared, {name: _only(merged, model)}, what, mixed=True)
     if reference and not merged:
         rename = _rename(experts, what, reference)
         raise ValueError(f"nothing to merge: no selected key has one shape in all models{rename}")
@@ -192,9 +189,8 @@ def _check_base(
     if pretrained is None:
         raise ValueError("missing='base' takes tensors of the pretrained model: pass pretrained=")
     for name, expert in experts.items():
-        for key in expert:
-            if key in selected and key not in pretrained:
-                raise ValueError(
-                    f"{name} has the extra key {key!r}, which missing='base' cannot take from "
-                    "pretrained: leave it out with exclude="
-                )
+        for key in (key for key in expert if key in selected and key not in pretrained):
+            raise ValueError(
+                f"{name} has the extra key {key!r}, which missing='base' cannot take from "
+                "pretrained: leave it out with exclude="
+            )

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from mergelib.messages.brief import brief
-from mergelib.messages.kinds import annotations_of, fits, in_words
+from mergelib.messages.kinds import annotations_of, check_fits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +37,7 @@ class Needs:
         model: the architecture and inputs of every task.
         heads: a head per task; without heads the model's own outputs are the logits.
         labels: ``"classes"`` of the heads, ``"targets"`` that the procedure checks itself, or none.
-        setting: the setting that requires labels, for messages.
+        unless: a setting, and the value of it with which labels are not needed.
         every_expert: each expert has data or statistics under its name.
         every_task: each task of the data has an expert of its name.
         parts: whether it can merge parts of models.
@@ -49,7 +48,7 @@ class Needs:
     model: bool = True
     heads: bool = True
     labels: Literal["", "classes", "targets"] = ""
-    setting: str = ""
+    unless: tuple[str, str] | None = None
     every_expert: bool = False
     every_task: bool = False
     parts: bool = True
@@ -74,8 +73,8 @@ class Method:
         draws: has a ``seed``, from which every tensor's own seed is derived.
         family: ``"rule"``, ``"compression"`` or ``"procedure"``.
         data: the data that a procedure needs, in words.
-        settings: a procedure's hyperparameters, a frozen dataclass that checks itself.
-        requires: what a procedure needs, fixed or as a function of its settings.
+        settings: a procedure's hyperparameters, a frozen dataclass with annotations.
+        requires: what a procedure needs.
     """
 
     name: str
@@ -92,34 +91,24 @@ class Method:
     family: str = "rule"
     data: str = ""
     settings: type[Any] | None = None
-    requires: Needs | Callable[[Any], Needs] | None = None
-
-    @property
-    def parameters(self) -> Mapping[str, inspect.Parameter]:
-        return parameters_of(self.function)
+    requires: Needs | None = None
 
     @cached_property
     def annotations(self) -> Mapping[str, Any]:
         """The known annotations of the hyperparameters."""
         return annotations_of(self.function if self.settings is None else self.settings)
 
-    def needs_with(self, settings: Any) -> Needs:
-        """Return what a procedure needs with these settings."""
-        assert self.requires is not None
-        return self.requires if isinstance(self.requires, Needs) else self.requires(settings)
-
     @property
     def needs_pretrained(self) -> bool:
-        if self.settings is not None:
-            return self.needs_with(self.settings()).pretrained
-        return "pretrained" in self.parameters
+        if self.requires is not None:
+            return self.requires.pretrained
+        return "pretrained" in parameters_of(self.function)
 
     @property
     def needs(self) -> str:
         """What the method needs, in words."""
         parts = ["experts", "pretrained" if self.needs_pretrained else "", self.data]
-        if self.settings is not None:
-            usual = self.needs_with(self.settings())
+        if (usual := self.requires) is not None:
             parts[2:2] = ["model" if usual.model else "", "heads" if usual.heads else ""]
         return ", ".join(filter(None, parts))
 
@@ -130,7 +119,7 @@ class Method:
             return {field.name: field.default for field in dataclasses.fields(self.settings)}
         return {
             name: parameter.default
-            for name, parameter in self.parameters.items()
+            for name, parameter in parameters_of(self.function).items()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
             and parameter.default is not inspect.Parameter.empty
             and name not in self.prepared
@@ -140,27 +129,16 @@ class Method:
     def summary(self) -> str:
         return (inspect.getdoc(self.function) or "").split("\n")[0]
 
-    def settings_from(self, hyperparameters: Mapping[str, Any]) -> Any:
-        """Return a procedure's settings; TypeError for unknown ones, ValueError for bad values."""
-        assert self.settings is not None
-        self._check_hyperparameters(hyperparameters)
-        return self.settings(**hyperparameters)
-
-    def check(self, hyperparameters: Mapping[str, Any], *, pretrained: bool) -> None:
+    def check(self, hyperparameters: Mapping[str, Any], *, pretrained: bool = True) -> None:
         """Refuse an unknown or unfit hyperparameter, and a missing pretrained model."""
-        self._check_hyperparameters(hyperparameters)
-        if self.needs_pretrained and not pretrained:
-            raise ValueError(f"{self.name} needs the pretrained model: pass pretrained=")
-
-    def _check_hyperparameters(self, hyperparameters: Mapping[str, Any]) -> None:
         defaults = self.hyperparameters
-        for name, value in hyperparameters.items():
+        for name in hyperparameters:
             if name not in defaults:
                 names = ", ".join(defaults) or "none"
                 raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {names}")
-            kind = self.annotations.get(name)
-            if name in self.annotations and not fits(kind, value):
-                raise ValueError(f"{name} is {brief(value)}, expected {in_words(kind)}")
+        check_fits(self.annotations, hyperparameters)
+        if self.needs_pretrained and not pretrained:
+            raise ValueError(f"{self.name} needs the pretrained model: pass pretrained=")
 
 
 # What mergekit and PEFT call a method, and what it is called here, with settings.
@@ -177,49 +155,40 @@ _ELSEWHERE = {
 _METHODS: dict[str, Method] = {}
 
 
-def _register(method: Method) -> None:
-    """Add a method; ValueError if its name is taken or ``affine_in`` is not a hyperparameter."""
-    if method.affine_in and method.affine_in not in method.hyperparameters:
-        raise ValueError(
-            f"{method.name} is declared affine in {method.affine_in!r}, which is not one of its "
-            f"hyperparameters: {', '.join(method.hyperparameters) or 'none'}"
-        )
-    registered = _METHODS.get(method.name)
-    if registered is not None and registered.function.__module__ != method.function.__module__:
-        raise ValueError(
-            f"a {registered.family} named {method.name!r} is registered already, "
-            f"by {registered.function.__module__}"
-        )
-    _METHODS[method.name] = method
+def rule(*, paper: str, **traits: Any) -> Callable[[Function], Function]:
+    """Register a function as the merging rule of its own name; the traits are `Method`'s.
 
+    Hyperparameters must fit their annotations, also ranges such as `mergelib.messages.kinds.Share`.
 
-def _registering(family: str, paper: str, **traits: Any) -> Callable[[Function], Function]:
+    Raises:
+        ValueError: if another method has the name already, or ``affine_in`` is not a
+            hyperparameter.
+    """
+
     def register(function: Function) -> Function:
-        _register(Method(function.__name__, function, paper, family=family, **traits))
+        method = Method(function.__name__, function, paper, **traits)
+        if method.affine_in and method.affine_in not in method.hyperparameters:
+            raise ValueError(
+                f"{method.name} is declared affine in {method.affine_in!r}, which is not one of "
+                f"its hyperparameters: {', '.join(method.hyperparameters) or 'none'}"
+            )
+        registered = _METHODS.get(method.name)
+        if registered is not None and registered.function.__module__ != function.__module__:
+            raise ValueError(
+                f"a {registered.family} named {method.name!r} is registered already, "
+                f"by {registered.function.__module__}"
+            )
+        _METHODS[method.name] = method
         return function
 
     return register
 
 
-def rule(*, paper: str, **traits: Any) -> Callable[[Function], Function]:
-    """Register a function as the merging rule of its own name; the traits are `Method`'s.
-
-    Raises:
-        ValueError: if another method has the name already.
-    """
-    return _registering("rule", paper, **traits)
-
-
-def compression(*, paper: str, **traits: Any) -> Callable[[Function], Function]:
-    """Register a function as the compression of its own name, as `rule` does."""
-    return _registering("compression", paper, **traits)
-
-
 def procedure(
-    *, paper: str, data: str, settings: type[Any], needs: Needs | Callable[[Any], Needs]
+    *, paper: str, data: str, settings: type[Any], needs: Needs
 ) -> Callable[[Function], Function]:
     """Register a function of a problem and settings as the procedure of its own name."""
-    return _registering("procedure", paper, data=data, settings=settings, requires=needs)
+    return rule(paper=paper, family="procedure", data=data, settings=settings, requires=needs)
 
 
 def method_names(family: str = "rule") -> list[str]:

@@ -64,12 +64,8 @@ def name_experts(experts: Experts) -> dict[str, StateDict]:
     states = named(experts)
     for name, expert in states.items():
         if not isinstance(expert, Mapping):
-            hint = (
-                "; is this a single state dict? experts is a list or mapping OF state dicts"
-                if isinstance(expert, Tensor)
-                else ""
-            )
-            kind = type(expert).__name__
+            hint = "; is this a single state dict? experts is a list or mapping OF state dicts"
+            kind, hint = type(expert).__name__, hint if isinstance(expert, Tensor) else ""
             raise TypeError(f"expert {name!r} is a {kind}, expected a state dict{hint}")
     return states
 
@@ -306,4 +302,4 @@ def nbytes(a: StateDict) -> int:
     layout = layout_of(a)
     aliases = getattr(a, "tied", None)
     aliases = memory_aliases(layout) if aliases is None else aliases
-    return sum(t.numel() * t.element_size() for key, t in layout.items() if key not in aliases)
+    return sum(t.nbytes for key, t in layout.items() if key not in aliases)

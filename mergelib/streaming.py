@@ -10,12 +10,12 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
-from itertools import islice
+from dataclasses import asdict
+from itertools import islice, product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,34 +35,21 @@ from mergelib.io import (
     Memory,
     note_ties,
     resolved,
-    size_of,
     staged,
     write_tensors,
 )
-from mergelib.merging import Group, IsMatrix, Source, merge_tensors
+from mergelib.merging import IsMatrix, compare, merge_tensors
 from mergelib.messages.refusals import check_device
 from mergelib.messages.warned import warn
-from mergelib.parts import Missing, Parts, Patterns, select
+from mergelib.parts import Missing, Parts, Patterns
 from mergelib.progress import progress
-from mergelib.registry import Method, get_method
+from mergelib.registry import get_method
 from mergelib.statedict import StateDict, is_matrix, named, names_table
 from mergelib.version import __version__
 
-T = TypeVar("T")
 _PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
 # What another program noted of the weights' bytes, which is true of the base and not of the result.
 _HASH = re.compile(r"hash|sha_?\d|md5|crc|checksum", re.IGNORECASE)
-
-
-def _in_files(
-    experts: Mapping[str, Checkpoint], pretrained: Checkpoint | None, parts: Parts
-) -> Source:
-    """Compare checkpoints by their headers and return them as a `Source`."""
-    layouts = {name: checkpoint.layout for name, checkpoint in experts.items()}
-    reference = next(iter(experts.values())) if pretrained is None else pretrained
-    base = None if pretrained is None else pretrained.layout
-    aliases = reference.tied
-    return Source(experts, pretrained, select(layouts, base, parts, tied=aliases), aliases)
 
 
 @torch.no_grad()
@@ -86,7 +73,7 @@ def merge_files(
     The result equals that of `mergelib.merge` bit for bit. At most (experts + 3) copies of the
     largest tensor, in the precision of the computation, are in memory at once. Methods that
     factorise need about four squares of a matrix's smaller side in addition to three copies of the
-    matrix. Pickles in PyTorch's old format are read whole.
+    matrix. Pickles that are compressed, or in PyTorch's old format, are read whole.
 
     >>> for name in ("a", "b"):
     ...     save_state_dict({"w": torch.rand(2, 3)}, f"{name}.safetensors")
@@ -136,9 +123,8 @@ def merge_files(
     memory = Memory()
     base = None if pretrained is None else Checkpoint(pretrained, memory=memory)
     checkpoints = {n: Checkpoint(path, memory=memory) for n, path in named(experts).items()}
-    source = _in_files(checkpoints, base, parts)
-    source.check_companions(checkpoints, base)
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
+    source = compare(checkpoints, base, parts, inputs)
     reference = next(iter(inputs.values()))
     output, single = Path(output), Path(output).suffix == ".safetensors"
     if single and max_shard_size is not None:
@@ -161,9 +147,8 @@ def merge_files(
     if origin is not None:
         check_modules(inputs)
         tell_of_companions(origin, checkpoints)
-    with_bar = _with_first_pass(chosen, layout)
-    merged = merge_tensors(with_bar, source, hyperparameters, device=device, matrices=is_matrix)
-    merged = _with_progress(merged, method, layout, sum(map(size_of, layout.values())))
+    options: dict[str, Any] = {"device": device, "matrices": is_matrix, "shown": True}
+    merged = merge_tensors(chosen, source, hyperparameters, **options)
     with staged(output, folder=not single) as target:
         if single:
             write_tensors(target, layout, merged, metadata)
@@ -236,11 +221,11 @@ def _split(
     shards: list[list[str]] = [[]]
     filled = 0
     for key, tensor in layout.items():
-        if shards[-1] and filled + size_of(tensor) > limit:
+        if shards[-1] and filled + tensor.nbytes > limit:
             shards.append([])
             filled = 0
         shards[-1].append(key)
-        filled += size_of(tensor)
+        filled += tensor.nbytes
     return shards
 
 
@@ -285,31 +270,6 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def _with_first_pass(method: Method, layout: StateDict) -> Method:
-    """Return the method with a progress bar on its first pass, if it has one."""
-    prepare = method.prepare
-    if prepare is None:
-        return method
-    total = sum(size_of(tensor) for tensor in layout.values() if tensor.is_floating_point())
-
-    def shown(read: Callable[[], Iterator[tuple[str, Group]]], **options: Any) -> Any:
-        label = f"{method.name}, first pass"
-        return prepare(lambda: _with_progress(read(), label, layout, total), **options)
-
-    return replace(method, prepare=shown)
-
-
-def _with_progress(
-    items: Iterator[tuple[str, T]], label: str, layout: StateDict, total: int
-) -> Iterator[tuple[str, T]]:
-    """Show a progress bar, in bytes, while items are taken."""
-    with progress(desc=label, total=total, unit="B", unit_scale=True) as bar:
-        for key, item in items:
-            yield key, item
-            del item  # so that it is freed before the next one is made
-            bar.update(size_of(layout[key]))
-
-
 def _write_shards(
     folder: Path,
     layout: StateDict,
@@ -326,7 +286,7 @@ def _write_shards(
         write_tensors(folder / name, part, islice(merged, len(keys)), metadata)
         weight_map |= dict.fromkeys(keys, name)
     if len(shards) > 1:
-        total = {"total_size": sum(map(size_of, layout.values()))}
+        total = {"total_size": sum(tensor.nbytes for tensor in layout.values())}
         index = json.dumps({"metadata": total, "weight_map": weight_map}, indent=2)
         (folder / "model.safetensors.index.json").write_text(index + "\n")
 
@@ -339,15 +299,12 @@ def _settle_ties(folder: Path) -> None:
         return
     written = Checkpoint(folder)
     kinds = written.layout
-    heads = [key for key in kinds if HEAD.search(key)]
-    for head in heads:
-        for table in (key for key in kinds if names_table(key)):
-            if kinds[table].shape != kinds[head].shape:
-                continue
-            if not torch.equal(written[head], written[table]):
-                file.write_text(json.dumps({**config, "tie_word_embeddings": False}, indent=2))
-                warn(
-                    f"{head!r} and {table!r} differ in the merged model, but config.json tied "
-                    "them: the result's config.json says tie_word_embeddings = false"
-                )
-                return
+    for head, table in product(filter(HEAD.search, kinds), filter(names_table, kinds)):
+        same_shape = kinds[table].shape == kinds[head].shape
+        if same_shape and not torch.equal(written[head], written[table]):
+            file.write_text(json.dumps({**config, "tie_word_embeddings": False}, indent=2))
+            warn(
+                f"{head!r} and {table!r} differ in the merged model, but config.json tied them: "
+                "the result's config.json says tie_word_embeddings = false"
+            )
+            return

@@ -1,7 +1,7 @@
 """The one training loop, with its optimisers, schedules and batches.
 
 Fine-tuning, pretraining, multi-task training and CoGraM's kickoff differ only in their batches and
-losses. `shuffled` sets the length in epochs or steps; without a schedule the rate is constant.
+losses. `shuffled` sets the number of steps; without a schedule the rate is constant.
 """
 
 import math
@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 Batch = TypeVar("Batch")
-OPTIMISERS = ("adamw", "adam", "sgd")
 TINY = 1e-12  # beside the length of a gradient
 
 
@@ -35,7 +34,6 @@ def train(
     optimiser: Optimizer,
     *,
     schedule: LRScheduler | None = None,
-    penalty: Callable[[nn.Module], Tensor] | None = None,
     radius: float = 0.0,
     clip: float | None = None,
     on_step: Callable[[int, float], object] | None = None,
@@ -48,14 +46,13 @@ def train(
         loss: maps a batch to a scalar with a graph.
         optimiser: over the parameters to train.
         schedule: of the learning rate, advanced once per step.
-        penalty: maps the model to a scalar that is added to the loss.
         radius: ρ of sharpness-aware training (Foret et al., 2021): the gradient is taken at θ + ρ
             g/‖g‖, with g the gradient at θ. This needs two passes; 0 is plain training.
         clip: the largest Euclidean norm of a step's whole gradient.
         on_step: called after each step with its number, from 0, and its loss.
 
     Returns:
-        The loss of every step, penalty included, before the step.
+        The loss of every step, before the step.
 
     Raises:
         FloatingPointError: if the loss is not finite; the step is not taken.
@@ -64,12 +61,9 @@ def train(
     if not radius >= 0:
         raise ValueError(f"radius is {radius}, expected at least 0")
 
-    def whole(batch: Batch) -> Tensor:
-        return loss(batch) if penalty is None else loss(batch) + penalty(model)
-
     losses: list[float] = []
     for step, batch in enumerate(batches):
-        value = whole(batch)
+        value = loss(batch)
         if not torch.isfinite(value):
             rate = optimiser.param_groups[0]["lr"]
             raise FloatingPointError(
@@ -78,7 +72,7 @@ def train(
         optimiser.zero_grad()
         value.backward()
         if radius:
-            _look_around(model, partial(whole, batch), radius)
+            _look_around(model, partial(loss, batch), radius)
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimiser.step()
@@ -106,33 +100,15 @@ def _look_around(model: nn.Module, loss: Callable[[], Tensor], radius: float) ->
             parameter.copy_(value)
 
 
-def shuffled(
-    examples: int,
-    batch_size: int,
-    generator: Generator,
-    *,
-    epochs: int | None = None,
-    steps: int | None = None,
-) -> Iterator[Tensor]:
-    """Yield batches of row numbers (int64); every epoch has an order of its own.
+def shuffled(examples: int, batch_size: int, generator: Generator, steps: int) -> Iterator[Tensor]:
+    """Yield this many batches of row numbers (int64); every epoch has an order of its own.
 
-    Args:
-        examples: number of rows.
-        batch_size: rows per batch; the last batch of an epoch may be smaller.
-        generator: draws each order when its epoch begins.
-        epochs: passes over all rows.
-        steps: number of batches, in place of ``epochs``.
-
-    Raises:
-        ValueError: unless exactly one of the two lengths is given.
+    The last batch of an epoch may be smaller. The generator draws each order when its epoch begins.
     """
-    if (epochs is None) == (steps is None):
-        raise ValueError(f"epochs is {epochs} and steps is {steps}: give exactly one of them")
-    left = epochs * math.ceil(examples / batch_size) if epochs is not None else steps or 0
-    while left > 0:
+    while steps > 0:
         order = torch.randperm(examples, generator=generator, device=generator.device)
-        for batch in order.split(batch_size)[:left]:
-            left -= 1
+        for batch in order.split(batch_size)[:steps]:
+            steps -= 1
             yield batch
 
 
@@ -161,13 +137,14 @@ def make_optimiser(
         {"params": [p for p in moving if p.dim() > 1], "weight_decay": weight_decay},
         {"params": [p for p in moving if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    if name == "sgd":
-        return torch.optim.SGD(groups, lr=learning_rate, momentum=momentum)
-    if name == "adam":
-        return torch.optim.Adam(groups, lr=learning_rate, fused=fused)
-    if name == "adamw":
-        return torch.optim.AdamW(groups, lr=learning_rate, fused=fused)
-    raise ValueError(f"unknown optimiser {name!r}; known: {', '.join(OPTIMISERS)}")
+    kinds: dict[str, Callable[..., Optimizer]] = {
+        "adamw": partial(torch.optim.AdamW, fused=fused),
+        "adam": partial(torch.optim.Adam, fused=fused),
+        "sgd": partial(torch.optim.SGD, momentum=momentum),
+    }
+    if name not in kinds:
+        raise ValueError(f"unknown optimiser {name!r}; known: {', '.join(kinds)}")
+    return kinds[name](groups, lr=learning_rate)
 
 
 def warmup_cosine(optimiser: Optimizer, steps: int, warmup: float) -> LambdaLR:

@@ -96,7 +96,9 @@ def pretrain(
             start = time.perf_counter()
             losses = train(
                 stack,
-                shuffled(examples, recipe.batch_size, generator, epochs=1),
+                shuffled(
+                    examples, recipe.batch_size, generator, recipe.steps(examples) // recipe.epochs
+                ),
                 loss,
                 optimiser,
                 schedule=schedule,

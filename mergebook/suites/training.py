@@ -68,7 +68,7 @@ def fine_tune(
     optimiser = recipe.optimiser_of(network)
     train(
         network,
-        shuffled(len(split), recipe.batch_size, generator, epochs=recipe.epochs),
+        shuffled(len(split), recipe.batch_size, generator, recipe.steps(len(split))),
         loss_of_rows(network, head, split, transform, loss),
         optimiser,
         schedule=recipe.schedule_of(optimiser, len(split)),
@@ -105,19 +105,21 @@ def checkpoints(
         if step + 1 in steps:
             kept[step + 1] = _copied(network)
 
-    def penalty(moved: nn.Module) -> Tensor:
-        pairs = zip(moved.parameters(), model.parameters(), strict=True)
-        return 0.5 * pull * torch.stack([(p - start).square().sum() for p, start in pairs]).sum()
+    plain = loss_of_rows(network, head, split, transform, loss)
+
+    def penalised(rows: Tensor) -> Tensor:
+        pairs = zip(network.parameters(), model.parameters(), strict=True)
+        squares = torch.stack([(p - start).square().sum() for p, start in pairs])
+        return plain(rows) + 0.5 * pull * squares.sum()
 
     generator = torch.Generator().manual_seed(seed)
     train(
         network,
         shuffled(len(split), batch_size, generator, steps=max(steps)),
-        loss_of_rows(network, head, split, transform, loss),
+        penalised if pull else plain,
         make_optimiser(
             network, optimiser, learning_rate, momentum=momentum, fused=optimiser == "adam" or None
         ),
-        penalty=penalty if pull else None,
         on_step=keep,
     )
     return kept

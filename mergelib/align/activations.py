@@ -5,17 +5,17 @@ group maximises the sum of correlations (Ainsworth et al., 2023, section 3.1). R
 does not change other units' activations, so the groups are independent.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from mergelib.activations import transposed_linear
-from mergelib.align.assignment import Pairs, solve
+from mergelib.activations import hooked, transposed_linear
+from mergelib.align.assignment import Pairs, parts_of, solve
 from mergelib.align.matching import Alignment, check_state
 from mergelib.align.permutations import permute, permute_tensor
-from mergelib.problems.calling import evaluating
+from mergelib.problems.calling import evaluating, run_with
 from mergelib.statedict import StateDict
 from mergelib.structure import Structure, structure_of
 
@@ -23,6 +23,8 @@ _CONVOLUTIONS = tuple(
     getattr(nn, f"Conv{kind}{n}d") for kind in ("", "Transpose") for n in (1, 2, 3)
 )
 _LAYERS = (nn.Linear, nn.Embedding, *_CONVOLUTIONS)
+# Those whose output units lie along the second axis of the weight.
+_TRANSPOSED = (nn.Embedding, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 @torch.no_grad()
@@ -67,33 +69,16 @@ def _activations(
     """Return standardised outputs ``(units, inputs · positions)`` by weight key and unit axis."""
     outputs: dict[tuple[str, int], list[Tensor]] = {}
 
-    def watch(site: tuple[str, int], units: int) -> Callable[[nn.Module, object, Tensor], None]:
-        def keep(_module: nn.Module, _inputs: object, output: Tensor) -> None:
-            outputs.setdefault(site, []).append(output.detach().movedim(units, 0).flatten(1))
-
-        return keep
-
-    handles = []
-    for name, module in model.named_modules():
+    def keep(name: str, module: nn.Module, _inputs: Any, output: Tensor) -> None:
         if isinstance(module, _LAYERS + transposed_linear()):
-            site = (f"{name}.weight" if name else "weight", _axis(module))
-            channels = 1 if isinstance(module, _CONVOLUTIONS) else -1
-            handles.append(module.register_forward_hook(watch(site, channels)))
-    try:
-        positional = (inputs,) if isinstance(inputs, Tensor) else ()
-        named = {} if isinstance(inputs, Tensor) else dict(inputs)
-        with evaluating(model):
-            functional_call(model, dict(state), positional, named, tie_weights=False)
-    finally:
-        for handle in handles:
-            handle.remove()
+            axis = 1 if isinstance(module, _TRANSPOSED + transposed_linear()) else 0
+            site = (f"{name}.weight" if name else "weight", axis)
+            units = output.detach().movedim(1 if isinstance(module, _CONVOLUTIONS) else -1, 0)
+            outputs.setdefault(site, []).append(units.flatten(1))
+
+    with evaluating(model), hooked(model, after=keep):
+        run_with(model, state, inputs)
     return {site: _standardised(torch.cat(rows, 1)) for site, rows in outputs.items()}
-
-
-def _axis(module: nn.Module) -> int:
-    """Return the axis of a layer's weight that its output units lie along."""
-    behind = (nn.Embedding, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-    return 1 if isinstance(module, behind + transposed_linear()) else 0
 
 
 def _standardised(rows: Tensor) -> Tensor:
@@ -108,11 +93,7 @@ def _standardised(rows: Tensor) -> Tensor:
 def _agreement(structure: Structure, pairs: Pairs) -> float:
     """Return the mean correlation of permutable units that vary."""
     correlations = [torch.zeros(0)]
-    for axis, a, b in pairs:
-        start = 0
-        for factors, size in structure.part_sizes(axis):
-            x, y = a[start : start + size], b[start : start + size]
-            if any(structure.groups[name].permutable for name in factors):
-                correlations.append((x * y).sum(1)[x.any(1) | y.any(1)].cpu())
-            start += size
+    for factors, x, y in parts_of(structure, pairs):
+        if any(structure.groups[name].permutable for name in factors):
+            correlations.append((x * y).sum(1)[x.any(1) | y.any(1)].cpu())
     return float(torch.cat(correlations).mean())

@@ -39,7 +39,9 @@ def _gains(structure: Structure, name: str, pairs: Pairs) -> dict[str, Tensor]:
     counts = {group: sizes[name] * sizes[group] for group in structure.inside(name)}
     counts[name] = sizes[name]
     gains = {group: torch.zeros(n, n, dtype=torch.float64) for group, n in counts.items()}
-    for factors, x, y in _parts(structure, name, pairs):
+    for factors, x, y in parts_of(structure, pairs):
+        if name not in factors:
+            continue
         dims = [factors.index(name)]
         owner = name
         if factors[dims[0] + 1 : dims[0] + 2] and factors[dims[0] + 1] in counts:
@@ -50,18 +52,15 @@ def _gains(structure: Structure, name: str, pairs: Pairs) -> dict[str, Tensor]:
     return gains
 
 
-def _parts(
-    structure: Structure, name: str, pairs: Pairs
+def parts_of(
+    structure: Structure, pairs: Pairs
 ) -> Iterator[tuple[tuple[str, ...], Tensor, Tensor]]:
-    """Yield the parts of axes that contain a group: factors, and tensors of A and B."""
+    """Yield the parts of all axes: factors, and the tensors of A and B there."""
     for axis, a, b in pairs:
-        if not any(name in factors for factors in axis.layout):
-            continue
-        sizes = [size for _, size in structure.part_sizes(axis)]
-        sides = (side.split_with_sizes(sizes) for side in (a, b))
-        for factors, x, y in zip(axis.layout, *sides, strict=True):
-            if name in factors:
-                yield factors, x, y
+        start = 0
+        for factors, size in structure.part_sizes(axis):
+            yield factors, a[start : start + size], b[start : start + size]
+            start += size
 
 
 def _rows(part: Tensor, shape: list[int], dims: list[int]) -> Tensor:

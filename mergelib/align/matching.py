@@ -115,7 +115,7 @@ class _Match:
         objective = [self.cosine()]
         for _ in range(iterations):
             for number in torch.randperm(len(self.groups), generator=generator).tolist():
-                self._improve(self.groups[number])
+                self._match(self.groups[number], list(self.a), least=1e-12)  # more than rounding
             objective.append(self.cosine())
             if objective[-1] - objective[-2] <= tolerance:
                 break
@@ -124,44 +124,28 @@ class _Match:
     def follow(self) -> None:
         """Match groups from inputs to outputs, by parameters whose other groups are matched."""
         settled = set(self.structure.groups) - set(self.permutations)
+        axes = self.structure.axes
+        groups = {k: {n for axis in axes[k] for f in axis.layout for n in f} for k in self.a}
         for name in self.groups:
             settled |= {name, *self.structure.inside(name)}
-            keys = [key for key in self.a if self._groups_of(key) <= settled]
-            change = self._solve(name, keys)
-            self._accept(name, change, *self._after(change))
+            self._match(name, [key for key in self.a if groups[key] <= settled])
 
-    def _groups_of(self, key: str) -> set[str]:
-        return {name for axis in self.structure.axes[key] for f in axis.layout for name in f}
-
-    def _improve(self, name: str) -> None:
-        """Solve one group with the others fixed, and accept the result if the objective rises."""
-        change = self._solve(name, list(self.a))
-        moved, dots = self._after(change)
-        rise = sum(dots.values()) - sum(self._dots[key] for key in dots)
-        if rise > 1e-12 * self._scale:  # more than rounding
-            self._accept(name, change, moved, dots)
-
-    def _after(self, change: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """Return B's tensors that a change moves, and their products with A's."""
-        moved = {}
-        for key, tensor in self.b.items():
-            permuted = permute_tensor(tensor, self.structure.axes[key], self.structure, change)
-            if permuted is not tensor:
-                moved[key] = permuted
-        return moved, {key: _dot(self.a[key], tensor) for key, tensor in moved.items()}
-
-    def _solve(self, name: str, keys: list[str]) -> dict[str, Tensor]:
-        """Return the best permutations of a group, by these parameters."""
+    def _match(self, name: str, keys: list[str], least: float = -math.inf) -> None:
+        """Solve one group by these parameters; accept it if the cosine rises by at least this."""
         pairs = (
             (axis, self.a[key].movedim(number, 0), self.b[key].movedim(number, 0))
             for key in keys
             for number, axis in enumerate(self.structure.axes[key])
         )
-        return solve(self.structure, name, pairs)
-
-    def _accept(
-        self, name: str, change: dict[str, Tensor], moved: dict[str, Tensor], dots: dict[str, float]
-    ) -> None:
+        change = solve(self.structure, name, pairs)
+        moved = {}
+        for key, tensor in self.b.items():
+            permuted = permute_tensor(tensor, self.structure.axes[key], self.structure, change)
+            if permuted is not tensor:
+                moved[key] = permuted
+        dots = {key: _dot(self.a[key], tensor) for key, tensor in moved.items()}
+        if sum(dots.values()) - sum(self._dots[key] for key in dots) <= least * self._scale:
+            return
         self.b |= moved
         self._dots |= dots
         for group, permutation in change.items():

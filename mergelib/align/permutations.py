@@ -95,12 +95,8 @@ def table_shape(structure: Structure, name: str) -> tuple[int, ...]:
 
 def identity(structure: Structure) -> dict[str, Tensor]:
     """Return identity permutations of all permutable groups."""
-    return {
-        name: torch.arange(structure.groups[name].size)
-        .expand(table_shape(structure, name))
-        .contiguous()
-        for name in structure.permutable()
-    }
+    shapes = {name: table_shape(structure, name) for name in structure.permutable()}
+    return {name: torch.arange(s[-1]).expand(s).contiguous() for name, s in shapes.items()}
 
 
 def random_permutations(structure: Structure, *, seed: int = 0) -> dict[str, Tensor]:

@@ -4,24 +4,26 @@ L_n is the loss with expert n's values in a part's place. For two experts the we
 σ(-λ ΔL) with ΔL = L_A - L_B (Eq. 4); for more it is the softmax of -λ L_n (Lenz, CoGraM).
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from mergelib.messages.brief import Brief
+from mergelib.messages.kinds import NotNegative, Share, Size
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LEVELS = ("layer", "neuron", "weight")
 MERGE, UNCERTAIN, COARSE = "merge", "uncertain", "coarse"
-INFINITY = float("inf")
 ROUNDING = 1e-12  # smaller relative differences of losses are rounding errors
 
-Thresholds = Mapping[str, tuple[float, float]]
+Losses = Callable[[Tensor], Tensor]  # of proposals ``(K, ...)`` for a part or parts, ``(K,)``
+Part = tuple[str, int, int]  # level, unit, and weight, -1 for none
 
 
 def mixing_weights(losses: Tensor, steepness: float, shrinkage: float = 0.0) -> Tensor:
@@ -36,118 +38,119 @@ def mixing_weights(losses: Tensor, steepness: float, shrinkage: float = 0.0) -> 
     return weights
 
 
-def case(spread: float, low: float, high: float) -> str:
-    """Return the paper's case for a spread |ΔL|: uncertain, coarse, or merge (ends included)."""
-    if spread < low:
-        return UNCERTAIN
-    return COARSE if spread > high else MERGE
-
-
 def bar(before: float) -> float:
     """Return the loss that an accepted change must be below (Eq. 7)."""
     return before - ROUNDING * max(1.0, abs(before))
 
 
-@dataclass(frozen=True)
-class Rules:
-    """The rules of decision; see `mergelib.cogram.refine.CogramSettings`."""
+@dataclass(frozen=True, repr=False)
+class CogramSettings(Brief):
+    """Hyperparameters of `mergelib.cogram.refine.cogram`.
 
-    levels: Sequence[str]
-    thresholds: Thresholds
-    steepness: float
-    shrinkage: float
-    rollback: Sequence[str]
+    Attributes:
+        levels: some of ``"layer"``, ``"neuron"`` and ``"weight"``, in this order.
+        thresholds: level to (τ_min, τ_max) in nats, by default (0, inf). A part with |ΔL| outside
+            them is decided at the next level; at the last level all parts are merged.
+        steepness: λ of Eq. 4, at least 0.
+        shrinkage: 0..1, how far α is drawn towards the plain mean; see `mixing_weights`.
+        order: ``"sequential"`` applies each change before the next decision. ``"simultaneous"``
+            decides all units of a layer against the same M and applies them together, then the
+            better half of them until the loss falls.
+        iterations: passes over the network, at least 1.
+        loss: averaged over each task, then over tasks.
+        rollback: levels at which a change must lower the loss. The paper has none for layers.
+        units: layer to rows ``(units, rows)``, int64, that are decided together; by default each
+            row.
+    """
+
+    levels: Sequence[str] = ("layer",)
+    thresholds: Mapping[str, tuple[float, float]] | None = None
+    steepness: NotNegative = 5.5
+    shrinkage: Share = 0.0
+    order: Literal["sequential", "simultaneous"] = "sequential"
+    iterations: Size = 1
+    loss: Literal["cross_entropy", "mse"] = "cross_entropy"
+    rollback: Sequence[str] = ("neuron", "weight")
+    units: Mapping[str, Tensor] | None = None
 
     def __post_init__(self) -> None:
         for name, levels in (("levels", self.levels), ("rollback", self.rollback)):
             in_order = [level for level in LEVELS if level in levels]
-            if isinstance(levels, str) or in_order != list(levels):
+            if in_order != list(levels):
                 raise ValueError(f"{name} is {levels!r}, expected some of {LEVELS} in this order")
         if not self.levels:
             raise ValueError(f"levels is empty, expected some of {LEVELS}")
-        for level, ends in self.thresholds.items():
+        for level, ends in (self.thresholds or {}).items():
             if level not in LEVELS:
                 raise ValueError(f"thresholds name the level {level!r}; there are: {LEVELS}")
             if len(ends) != 2 or not 0 <= ends[0] <= ends[1]:
                 raise ValueError(f"thresholds of {level!r} are {ends}, expected 0 <= low <= high")
-        if not 0 <= self.steepness < INFINITY:
-            raise ValueError(f"steepness is {self.steepness}, expected a number of at least 0")
-        if not 0 <= self.shrinkage <= 1:
-            raise ValueError(f"shrinkage is {self.shrinkage}, expected 0 to 1")
 
-    def merges(self, level: str, losses: Sequence[float]) -> bool:
-        """Whether a part with these losses is merged at this level."""
-        return case(max(losses) - min(losses), *self._ends(level)) == MERGE
-
-    def judge(self, level: str, losses: Tensor, *, last: bool) -> "Judgement":
-        """Return the judgement of K parts from losses ``(K, n)``; at the last level all merge."""
-        spreads = losses.amax(1) - losses.amin(1)
-        cases = [MERGE] * len(spreads)
-        if not last:
-            cases = [case(spread, *self._ends(level)) for spread in spreads.tolist()]
-        weights = mixing_weights(losses, self.steepness, self.shrinkage)
-        return Judgement(losses, spreads, cases, weights, torch.full_like(spreads, float("nan")))
-
-    def _ends(self, level: str) -> tuple[float, float]:
-        return self.thresholds.get(level, (0.0, INFINITY))
+    def case(self, level: str, spread: float) -> str:
+        """Return the paper's case for |ΔL|: uncertain, coarse, or merge (ends included)."""
+        low, high = (self.thresholds or {}).get(level, (0.0, math.inf))
+        if spread < low:
+            return UNCERTAIN
+        return COARSE if spread > high else MERGE
 
     def ceiling(self, level: str, before: float) -> float:
         """Return the loss that an accepted change at this level must be below."""
-        return bar(before) if level in self.rollback else INFINITY
+        return bar(before) if level in self.rollback else math.inf
 
-
-@dataclass(repr=False)
-class Judgement(Brief):
-    """Decisions on K parts."""
-
-    losses: Tensor  # with each expert's values, ``(K, n)``
-    spreads: Tensor  # |ΔL|, ``(K,)``
-    cases: list[str]
-    weights: Tensor  # of the experts in the mixture, ``(K, n)``
-    after: Tensor  # loss with the mixture, ``(K,)``; NaN if decided at a finer level
-
-    @property
-    def merging(self) -> list[int]:
-        """Indices of the parts that merge."""
-        return [i for i, outcome in enumerate(self.cases) if outcome == MERGE]
-
-    @classmethod
-    def join(cls, parts: Sequence["Judgement"]) -> "Judgement":
-        """Return several judgements as one."""
-        tensors = ("losses", "spreads", "weights", "after")
-        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in tensors}
-        return cls(cases=[outcome for part in parts for outcome in part.cases], **joined)
+    def weights(self, losses: Tensor) -> Tensor:
+        """Return the `mixing_weights` for losses ``(..., n)``."""
+        return mixing_weights(losses, self.steepness, self.shrinkage)
 
 
 @dataclass
 class Log:
-    """Blocks of decisions; ``place`` holds the columns that the next blocks share."""
+    """Decides parts, and keeps all decisions; ``place`` is the iteration and layer of the next."""
 
     names: Sequence[str]
-    place: dict[str, Any] = field(default_factory=dict)
-    _blocks: list[dict[str, Any]] = field(default_factory=list)
+    settings: CogramSettings
+    place: tuple[int, str] = (0, "")
+    _rows: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def add(
-        self, level: str, units: Any, weights: Any, judgement: Judgement, before: Any, accepted: Any
-    ) -> None:
-        """Add a block; each argument has one value per decision or one for all."""
-        block = {**self.place, "level": level, "unit": units, "weight": weights}
-        block |= {"case": judgement.cases, "spread": judgement.spreads.tolist()}
-        for what, values in (("loss", judgement.losses), ("alpha", judgement.weights)):
-            for name, column in zip(self.names, values.T.tolist(), strict=True):
-                block[f"{what} {name}"] = column
-        self._blocks.append(
-            {**block, "before": before, "after": judgement.after.tolist(), "accepted": accepted}
-        )
+    def decide(
+        self, part: Part, losses: Losses, proposals: Tensor, before: float, *, last: bool
+    ) -> tuple[float, tuple[Tensor, Tensor] | None]:
+        """Decide one part by proposals ``(n, ...)``, one with each expert's values.
+
+        Returns:
+            The loss with the mixture, NaN if it is decided at a finer level (never if ``last``);
+            and if it is accepted, the experts' weights and the mixture.
+        """
+        values = losses(proposals)
+        numbers = values.tolist()
+        if not last and self.settings.case(part[0], max(numbers) - min(numbers)) != MERGE:
+            self.add(part, numbers, before, math.nan, False)
+            return math.nan, None
+        weights = self.settings.weights(values)
+        mixture = (weights @ proposals.flatten(1)).view(proposals.shape[1:])
+        after = losses(mixture[None]).item()
+        accepted = after < self.settings.ceiling(part[0], before)
+        self.add(part, numbers, before, after, accepted)
+        return after, (weights, mixture) if accepted else None
+
+    def add(self, part: Part, losses: list[float], before: float, after: float, yes: bool) -> None:
+        """Add a decision, with its losses by expert, and whether it is accepted."""
+        self._rows.append((*self.place, *part, before, after, yes, *losses))
 
     def table(self) -> "pd.DataFrame":
         """Return all decisions, one per row."""
         import pandas as pd
 
-        columns: dict[str, list[Any]] = {}
-        for block in self._blocks:
-            length = len(block["case"])
-            for name, values in block.items():
-                several = isinstance(values, Sequence) and not isinstance(values, str)
-                columns.setdefault(name, []).extend(values if several else [values] * length)
-        return pd.DataFrame(columns)
+        part = ["iteration", "layer", "level", "unit", "weight"]
+        outcome = ["before", "after", "accepted"]
+        losses, alphas = ([f"{what} {name}" for name in self.names] for what in ("loss", "alpha"))
+        table = pd.DataFrame(self._rows, columns=[*part, *outcome, *losses])
+        values = torch.tensor(table[losses].to_numpy(float))
+        table[alphas] = self.settings.weights(values).numpy()
+        table["spread"] = (values.amax(1) - values.amin(1)).numpy()
+        table["case"] = [
+            self.settings.case(level, spread) if math.isnan(after) else MERGE
+            for level, spread, after in zip(
+                table["level"], table["spread"], table["after"], strict=True
+            )
+        ]
+        return table[[*part, "case", "spread", *losses, *alphas, *outcome]]

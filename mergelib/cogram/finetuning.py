@@ -5,35 +5,40 @@ learning rate restart the optimisation (Lenz, section Gradient-Kickoff).
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
+from mergelib.messages.kinds import BelowOne, Count, Positive, Size, annotations_of, check_fits
 from mergelib.problems.calling import Transform
-from mergelib.problems.checks import check_choice, check_steps, check_tasks
-from mergelib.procedures.common import Adapted, labelled
+from mergelib.problems.checks import check_tasks
+from mergelib.problems.examples import read_examples
+from mergelib.problems.problem import Problem
+from mergelib.procedures.common import Adapted
 from mergelib.procedures.multitask import descend
 from mergelib.statedict import StateDict, check_compatible
 from mergelib.training import make_optimiser
 
-OPTIMISERS = ("adam", "sgd")
-
 
 def kickoff(
-    state: StateDict, *, learning_rate: float, factor: float = 2.5, epochs: int = 8, **options: Any
+    state: StateDict,
+    *,
+    learning_rate: Positive,
+    factor: Positive = 2.5,
+    epochs: int = 8,
+    **options: Any,
 ) -> Adapted:
     """Gradient kickoff: `fine_tune` for fewer than ten epochs at ``factor`` times its rate.
 
     Arguments are as in `fine_tune`; ``learning_rate`` is that of the fine-tuning that follows, and
     the paper uses a factor of 2 to 3 and 8 epochs. Ten epochs or more are a ``ValueError``.
     """
+    check_fits(annotations_of(kickoff), locals())
     if epochs >= 10:
         raise ValueError(f"epochs is {epochs}, but a kickoff has fewer than 10; use fine_tune")
-    _check_positive("factor", factor)
-    _check_positive("learning_rate", learning_rate)
     return fine_tune(state, learning_rate=factor * learning_rate, epochs=epochs, **options)
 
 
@@ -43,12 +48,12 @@ def fine_tune(
     model: nn.Module,
     data: Mapping[str, Any],
     heads: Mapping[str, nn.Module],
-    learning_rate: float,
-    epochs: int = 20,
+    learning_rate: Positive,
+    epochs: Count = 20,
     optimiser: str = "adam",
-    momentum: float = 0.9,
-    clip: float | None = None,
-    batch_size: int = 64,
+    momentum: BelowOne = 0.9,
+    clip: Positive | None = None,
+    batch_size: Size = 64,
     seed: int = 0,
     transform: Transform | None = None,
 ) -> Adapted:
@@ -65,7 +70,7 @@ def fine_tune(
         heads: task to the module that turns the model's output into logits; not trained.
         learning_rate: positive.
         epochs: number of epochs; 20 in the paper.
-        optimiser: ``"adam"`` (Kingma & Ba, 2015) or ``"sgd"``.
+        optimiser: ``"adam"`` (Kingma & Ba, 2015), ``"adamw"`` or ``"sgd"``.
         momentum: μ of SGD, 0 <= μ < 1.
         clip: largest gradient norm of a step; None for no clipping.
         batch_size: at most this many examples of each task per step.
@@ -82,59 +87,30 @@ def fine_tune(
     """
     import pandas as pd
 
+    check_fits(annotations_of(fine_tune), locals())
     check_compatible(model.state_dict(), {"state": state}, "the model")
     check_tasks(data, heads, "head")
-    pairs = labelled(data, "training")
-    check_steps(0, batch_size)
-    _check_positive("learning_rate", learning_rate)
-    if epochs < 0:
-        raise ValueError(f"epochs is {epochs}, expected at least 0")
-    check_choice("optimiser", optimiser, OPTIMISERS)
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum is {momentum}, expected 0 <= momentum < 1")
-    if clip is not None:
-        _check_positive("clip", clip)
+    examples = {task: read_examples(task, part) for task, part in data.items()}
+    for task, part in examples.items():
+        if part.labels is None:
+            raise ValueError(f"training needs labels: pass (inputs, labels) for task {task!r}")
 
     def optimise(network: nn.Module) -> tuple[Optimizer, None]:
         return make_optimiser(network, optimiser, learning_rate, momentum=momentum), None
 
-    sizes = {task: len(labels) for task, (_, labels) in pairs.items()}
-    generator = Generator().manual_seed(seed)
-    parts = [
-        (epoch, rows) for epoch in range(epochs) for rows in _epoch(sizes, batch_size, generator)
-    ]
-    trained, losses = descend(
-        state,
-        model=model,
-        heads=heads,
-        data=pairs,
-        rows=[rows for _, rows in parts],
-        optimise=optimise,
-        seed=seed,
-        clip=clip,
-        transform=transform,
-    )
-    means = [dict.fromkeys(sizes, 0.0) for _ in range(epochs)]
-    for (epoch, rows), step in zip(parts, losses, strict=True):
-        for task, loss in step.items():
-            means[epoch][task] += loss * len(rows[task]) / sizes[task]
-    history = pd.DataFrame(means, columns=list(sizes)).rename_axis("epoch").reset_index()
-    return Adapted(trained, history=history)
-
-
-def _epoch(
-    sizes: Mapping[str, int], batch_size: int, generator: Generator
-) -> Iterator[dict[str, Tensor]]:
-    """Yield the batches of one epoch, task to rows; small tasks miss some steps."""
+    sizes = {task: len(part) for task, part in examples.items()}
     steps = math.ceil(max(sizes.values()) / batch_size)
-    shuffled = {
-        task: torch.randperm(size, generator=generator).tensor_split(steps)
-        for task, size in sizes.items()
-    }
-    for step in range(steps):
-        yield {task: parts[step] for task, parts in shuffled.items() if len(parts[step])}
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} is {value}, expected a positive number")
+    generator = Generator().manual_seed(seed)
+    rows: list[dict[str, Tensor]] = []
+    for _ in range(epochs):
+        orders = {task: torch.randperm(size, generator=generator) for task, size in sizes.items()}
+        parts = {task: order.tensor_split(steps) for task, order in orders.items()}
+        rows += [{t: p[step] for t, p in parts.items() if len(p[step])} for step in range(steps)]
+    problem = Problem({"state": state}, state, model, examples, heads, transform)
+    trained, losses = descend(problem, rows, optimise, seed=seed, clip=clip)
+    shares = (
+        {task: loss * len(batch[task]) / sizes[task] for task, loss in step.items()}
+        for batch, step in zip(rows, losses, strict=True)
+    )
+    means = pd.DataFrame(shares, columns=list(sizes)).groupby(lambda step: step // steps).sum()
+    return Adapted(trained, history=means.rename_axis("epoch").reset_index())

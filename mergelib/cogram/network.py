@@ -1,16 +1,22 @@
-"""The network that CoGraM works on: its layers, and its loss on the data.
+"""The network that CoGraM works on: its layers, its loss on the data, and stored forward passes.
 
 Losses are computed in double precision, because decisions depend on their sixth digit and must not
 depend on the order of summation.
 """
 
 import copy
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_map_only
 
+from mergelib.activations import hooked
 from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
 from mergelib.problems.calling import transform_of, transformed
@@ -22,6 +28,7 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 FEW = 8  # candidates, for which one call counts for more than its arithmetic
 
 Tensors = dict[str, Tensor]
+Prefix = dict[nn.Module, list[Any]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,10 +55,8 @@ class Layer(Brief):
 
     def matrix(self, tensors: Tensors) -> Tensor:
         """Return weights and bias as ``(rows, fan_in + 1)``, one row per unit."""
-        parts = [tensors["weight"].flatten(1)]
-        if "bias" in tensors:
-            parts.append(tensors["bias"][:, None])
-        return torch.cat(parts, 1)
+        weight, bias = tensors["weight"].flatten(1), tensors.get("bias")
+        return weight.clone() if bias is None else torch.cat([weight, bias[:, None]], 1)
 
     def from_matrix(self, matrix: Tensor) -> Tensors:
         """Return the tensors for such a matrix."""
@@ -83,17 +88,8 @@ class Network:
         self.sizes = dict(zip(data, map(len, ready), strict=True))
         self.entropy = loss == "cross_entropy"
         parts = self.model(self.inputs).split([*self.sizes.values()])
-        shapes = [head(part).shape for head, part in zip(self.heads, parts, strict=True)]
-        self._check(shapes)
-        if self.entropy:  # weights of log-probabilities in the loss: -1/N for each right class
-            self.targets = [
-                functional.one_hot(target, shape[-1]).double().flatten() / -target.numel()
-                for target, shape in zip(self.targets, shapes, strict=True)
-            ]
-
-    def _check(self, shapes: list[torch.Size]) -> None:
-        """Check that targets fit the outputs of the heads."""
-        for task, targets, shape in zip(self.sizes, self.targets, shapes, strict=True):
+        for number, (task, head, part) in enumerate(zip(data, self.heads, parts, strict=True)):
+            targets, shape = self.targets[number], head(part).shape
             expected = shape[:-1] if self.entropy else shape
             if targets.shape != expected:
                 raise ValueError(
@@ -102,6 +98,9 @@ class Network:
                 )
             if self.entropy:
                 check_classes(task, targets, shape[-1])
+                # weights of log-probabilities in the loss: -1/N for each right class
+                right = functional.one_hot(targets, shape[-1]).double().flatten()
+                self.targets[number] = right / -targets.numel()
 
     def loss(self) -> float:
         """Return the loss of the network as it is."""
@@ -126,39 +125,91 @@ class Network:
 
     def layers(self) -> list[Layer]:
         """Return layers with floating tensors in the order of the forward pass, tied ones once."""
-        calls: dict[nn.Module, int] = {}
-
-        def count(module: nn.Module, *_: object) -> None:
-            calls[module] = calls.get(module, 0) + 1
-
-        handles = [module.register_forward_pre_hook(count) for module in self.model.modules()]
-        self.model(self.inputs[:1])
-        for handle in handles:
-            handle.remove()
-        tied = tied_keys(self.model.state_dict())
-        names_of_ties = {*tied, *tied.values()}
+        trace = Trace(self)
+        state = self.model.state_dict()
+        tied = tied_keys(state)
+        owned: dict[str, Tensors] = {}
+        for key, tensor in state.items():
+            if tensor.is_floating_point() and key not in tied:
+                owner, _, name = key.rpartition(".")
+                owned.setdefault(owner, {})[name] = tensor
+        shared = {key.rpartition(".")[0] for pair in tied.items() for key in pair}
         layers = []
-        for name, module in self.model.named_modules():
-            prefix = f"{name}." if name else ""
-            tensors = {
-                key: tensor
-                for key, tensor in _tensors_of(module).items()
-                if tensor.is_floating_point() and prefix + key not in tied
-            }
-            if tensors:
-                untied = not any(prefix + key in names_of_ties for key in tensors)
-                kind = isinstance(module, (nn.Linear, *CONVOLUTIONS))
-                refinable = kind and untied and calls.get(module) == 1
-                layers.append(Layer(name, module, tensors, refinable))
-        places = {module: place for place, module in enumerate(calls)}  # the rest come last
+        for owner, tensors in owned.items():
+            module = self.model.get_submodule(owner)
+            kind = isinstance(module, (nn.Linear, *CONVOLUTIONS))
+            refinable = kind and owner not in shared and trace.runs[module] == 1
+            layers.append(Layer(owner, module, tensors, refinable))
+        places = {module: place for place, module in enumerate(trace.begun)}
         return sorted(layers, key=lambda layer: places.get(layer.module, len(places)))
+
+
+class Trace:
+    """One forward pass: every module's output, and how many outputs existed when it first began.
+
+    ``input`` is the first input of the ``watched`` module, ``output`` the model's output.
+    """
+
+    def __init__(self, network: Network, watched: nn.Module | None = None) -> None:
+        self.begun: dict[nn.Module, int] = {}
+        self._outputs: list[tuple[nn.Module, Any]] = []
+
+        def begin(_name: str, module: nn.Module, inputs: Any) -> None:
+            if module is watched:
+                self.input: Tensor = inputs[0].clone()
+            self.begun.setdefault(module, len(self._outputs))
+
+        def end(_name: str, module: nn.Module, _inputs: Any, output: Any) -> None:
+            # a copy, because later modules may change it in place
+            self._outputs.append((module, tree_map_only(Tensor, torch.clone, output)))
+
+        with hooked(network.model, begin, end):
+            self.output: Tensor = network.model(network.inputs)
+        self.runs = Counter(module for module, _ in self._outputs)
+
+    def prefix(self, module: nn.Module) -> Prefix:
+        """Return all outputs of the outermost modules that had finished when this one began.
+
+        Later outputs are dropped, so ask for modules from the last to the first.
+        """
+        before: Prefix = {}
+        if module in self.begun:
+            del self._outputs[self.begun[module] :]
+            for other, output in self._outputs:
+                before.setdefault(other, []).append(output)
+        finished = {
+            other: outputs for other, outputs in before.items() if len(outputs) == self.runs[other]
+        }
+        inner = {child for other in finished for child in other.modules() if child is not other}
+        return {other: outputs for other, outputs in finished.items() if other not in inner}
+
+
+@contextmanager
+def replayed(
+    prefix: Prefix,
+    change: Callable[[Tensor], Tensor],
+    forwards: Mapping[nn.Module, Callable[..., Any]] | None = None,
+) -> Iterator[None]:
+    """Let modules return their stored outputs in turn, after ``change``, within a ``with`` block.
+
+    ``forwards`` replaces the forward functions of further modules.
+    """
+    stored = {
+        module: lambda *_, queue=[*outputs], **__: tree_map_only(Tensor, change, queue.pop(0))
+        for module, outputs in prefix.items()
+    }
+    replaced = {**stored, **(forwards or {})}
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # it bypasses an encoder's modules
+    for module, forward in replaced.items():
+        module.forward = forward  # shadows the class's
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for module in replaced:
+            del module.forward
 
 
 def _double(x: Tensor) -> Tensor:
     return x.double() if x.is_floating_point() else x
-
-
-def _tensors_of(module: nn.Module) -> Tensors:
-    tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-    hidden = module._non_persistent_buffers_set
-    return {name: tensor for name, tensor in tensors if name not in hidden}

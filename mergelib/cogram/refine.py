@@ -7,74 +7,31 @@ does not lower the loss is rolled back (Eq. 7). The result is M of the next iter
 Lenz, CoGraM.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from mergelib.cogram.decisions import Log, Rules, Thresholds
-from mergelib.cogram.network import Layer, Network, Tensors
+from mergelib.cogram.decisions import CogramSettings, Log
+from mergelib.cogram.network import Layer, Network, Tensors, Trace, replayed
 from mergelib.cogram.orders import sequential, simultaneous
-from mergelib.cogram.site import Site
-from mergelib.cogram.trace import Prefix, Trace, answers, replaced
-from mergelib.messages.brief import Brief
-from mergelib.problems.checks import check_choice, check_finite
+from mergelib.cogram.site import site_of
+from mergelib.problems.checks import check_finite
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted, complete
 from mergelib.procedures.fisher import FisherSettings, fisher
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
-from mergelib.statedict import StateDict, check_compatible, check_keys, check_tensor
+from mergelib.statedict import (
+    StateDict,
+    check_compatible,
+    flatten,
+    unflatten,
+)
 
 ORDERS = {"sequential": sequential, "simultaneous": simultaneous}
-
-
-@dataclass(frozen=True, repr=False)
-class CogramSettings(Brief):
-    """Hyperparameters of `cogram`.
-
-    Attributes:
-        levels: some of ``"layer"``, ``"neuron"`` and ``"weight"``, in this order.
-        thresholds: level to (τ_min, τ_max) in nats, by default (0, inf). A part with |ΔL| outside
-            them is decided at the next level; at the last level all parts are merged.
-        steepness: λ of Eq. 4, at least 0.
-        shrinkage: 0..1, how far α is drawn towards the plain mean; see `mixing_weights`.
-        order: ``"sequential"`` applies each change before the next decision. ``"simultaneous"``
-            decides all units of a layer against the same M and applies them together, then the
-            better half of them until the loss falls.
-        iterations: passes over the network, at least 1.
-        loss: averaged over each task, then over tasks.
-        rollback: levels at which a change must lower the loss. The paper has none for layers.
-        units: layer to rows ``(units, rows)``, int64, that are decided together; by default each
-            row.
-    """
-
-    levels: Sequence[str] = ("layer",)
-    thresholds: Thresholds | None = None
-    steepness: float = 5.5
-    shrinkage: float = 0.0
-    order: Literal["sequential", "simultaneous"] = "sequential"
-    iterations: int = 1
-    loss: Literal["cross_entropy", "mse"] = "cross_entropy"
-    rollback: Sequence[str] = ("neuron", "weight")
-    units: Mapping[str, Tensor] | None = None
-
-    def __post_init__(self) -> None:
-        _ = self.rules  # which check themselves
-        if self.order not in ORDERS:
-            raise ValueError(f"order is {self.order!r}, expected one of: {', '.join(ORDERS)}")
-        check_choice("loss", self.loss, ("cross_entropy", "mse"))
-        if self.iterations < 1:
-            raise ValueError(f"iterations is {self.iterations}, expected at least 1")
-
-    @property
-    def rules(self) -> Rules:
-        """The rules of decision."""
-        return Rules(
-            self.levels, self.thresholds or {}, self.steepness, self.shrinkage, self.rollback
-        )
 
 
 @procedure(
@@ -103,82 +60,65 @@ def cogram(problem: Problem, settings: CogramSettings) -> Adapted:
         ValueError: there are fewer than two experts, or inputs do not fit or are not finite. The
             message names them.
     """
-    experts, rules = problem.experts, settings.rules
-    _check(problem)
+    experts = problem.experts
+    if len(experts) < 2:
+        raise ValueError(f"cogram needs at least 2 experts, got {len(experts)}")
+    for task, examples in problem.data.items():
+        if not isinstance(examples.inputs, Tensor):
+            raise TypeError(f"inputs of task {task!r} are a dictionary, expected one tensor")
+        if problem.transform is None and examples.inputs.dtype == torch.uint8:
+            raise ValueError(f"inputs of task {task!r} are torch.uint8; pass transform=")
     start = _fisher(problem) if problem.start is None else problem.start
-    _check_states(problem, start)
+    name, expert = next(iter(experts.items()))
+    check_compatible(expert, {"start": start}, name)
     with torch.no_grad():
         network = Network(problem, start, settings.loss)
-        check_finite("the loss of start", torch.tensor(network.loss()))
+        before = network.loss()
+        check_finite("the loss of start", torch.tensor(before))
         layers = network.layers()
         groups = _groups(layers, settings.units or {})
-        log = Log(list(experts))
+        log = Log(list(experts), settings)
         for iteration in progress(range(settings.iterations), desc="cogram", leave=False):
-            merger = _Layers(network, rules, log)
+            trace = Trace(network)
             for layer in reversed(layers):
                 parts = [layer.part_of(expert) for expert in experts.values()]
-                log.place = {"iteration": iteration, "layer": layer.name}
-                left = "layer" not in rules.levels or not merger.merges(layer, parts)
-                if left and layer.refinable and rules.levels[-1] != "layer":
+                log.place = (iteration, layer.name)
+                merged = False
+                if "layer" in settings.levels:
+                    merged, before = _decide(network, trace, layer, parts, before, log)
+                if layer.refinable and settings.levels[-1] != "layer" and not merged:
+                    site = site_of(network, layer)
                     matrices = torch.stack([layer.matrix(part) for part in parts])
-                    site = Site(network, layer)
-                    ORDERS[settings.order](site, matrices, groups[layer.name], rules, log)
-                    merger.refined()
-    merged = network.model.state_dict()
+                    ORDERS[settings.order](site, matrices, groups[layer.name], before, log)
+                    before = network.loss()
+    merged_state = network.model.state_dict()
     floating = [key for key, tensor in start.items() if tensor.is_floating_point()]
-    state = {key: merged[key].to(start[key]) for key in floating}
+    state = {key: merged_state[key].to(start[key]) for key in floating}
     return Adapted(complete(state, start), history=log.table())
 
 
-class _Layers:
-    """Decides whole layers from the last to the first; earlier modules run once and are stored."""
+def _decide(
+    network: Network, trace: Trace, layer: Layer, parts: list[Tensors], before: float, log: Log
+) -> tuple[bool, float]:
+    """Decide a layer as a whole; return whether it is merged, and the loss afterwards."""
+    prefix = trace.prefix(layer.module)
 
-    def __init__(self, network: Network, rules: Rules, log: Log) -> None:
-        self.network, self.rules, self.log = network, rules, log
-        self.loss: float | None = None  # of the network as it is, if known
-        self._trace: Trace | None = None
+    def losses(vectors: Tensor) -> Tensor:
+        found = []
+        for vector in vectors:
+            layer.write(unflatten(vector, layer.tensors))
+            with replayed(prefix, torch.clone):
+                found.append(network.loss())
+        return vectors.new_tensor(found)
 
-    def merges(self, layer: Layer, parts: list[Tensors]) -> bool:
-        """Decide a layer as a whole; return False if its neurons must be decided."""
-        if self._trace is None or layer.module not in self._trace:
-            self._trace = Trace(self.network)
-        before = self.network.loss() if self.loss is None else self.loss
-        prefix = self._trace.prefix(layer.module)
-        self._trace.forget(layer.module)
-        if prefix and abs(self._run(prefix) - before) > 1e-9 * max(1.0, before):
-            prefix = {}  # some modules work by side effects, as an in-place ReLU on a shortcut
-        previous = {key: tensor.clone() for key, tensor in layer.tensors.items()}
-        losses = []
-        for part in parts:
-            layer.write(part)
-            losses.append(self._run(prefix))
-        last = self.rules.levels[-1] == "layer" or not layer.refinable
-        judgement = self.rules.judge(
-            "layer", torch.tensor([losses], dtype=torch.float64), last=last
-        )
-        accepted = False
-        if judgement.merging:
-            weights = judgement.weights[0].tolist()
-            pairs = list(zip(weights, parts, strict=True))
-            layer.write(
-                {key: sum(weight * part[key] for weight, part in pairs) for key in previous}
-            )
-            judgement.after[0] = self._run(prefix)
-            accepted = judgement.after.item() < self.rules.ceiling("layer", before)
-        if not accepted:
-            layer.write(previous)
-        self.loss = judgement.after.item() if accepted else before
-        self.log.add("layer", -1, -1, judgement, before, accepted)
-        return bool(judgement.merging)
-
-    def refined(self) -> None:
-        """Forget the loss, because a layer was changed elsewhere."""
-        self.loss = None
-
-    def _run(self, prefix: Prefix) -> float:
-        """Return the loss, with stored outputs for the modules of the prefix."""
-        with replaced(answers(prefix, torch.clone)):
-            return self.network.loss()
+    previous = flatten(layer.tensors)[None]
+    if prefix and abs(losses(previous).item() - before) > 1e-9 * max(1.0, before):
+        prefix = {}  # some modules work by side effects, as an in-place ReLU on a shortcut
+    last = log.settings.levels[-1] == "layer" or not layer.refinable
+    proposals = torch.stack([flatten(part) for part in parts])
+    after, made = log.decide(("layer", -1, -1), losses, proposals, before, last=last)
+    layer.write(unflatten(previous[0] if made is None else made[1], layer.tensors))
+    return not math.isnan(after), before if made is None else after
 
 
 def _groups(layers: list[Layer], units: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -193,11 +133,10 @@ def _groups(layers: list[Layer], units: Mapping[str, Tensor]) -> dict[str, Tenso
                     f"units[{layer.name!r}] must contain each of its {len(weight)} rows once"
                 )
             groups[layer.name] = rows
-    for name in units:
-        if name not in groups:
-            raise ValueError(
-                f"units names {name!r}, which has no units; layers with units: {', '.join(groups)}"
-            )
+    for name in units.keys() - groups.keys():
+        raise ValueError(
+            f"units names {name!r}, which has no units; layers with units: {', '.join(groups)}"
+        )
     return groups
 
 
@@ -222,25 +161,5 @@ def _fisher(problem: Problem) -> StateDict:
         raise ValueError("the experts are not named after the tasks; pass start= to cogram")
     unlabelled = {task: examples.unlabelled for task, examples in data.items()}
     first = next(iter(experts.values()))
-    return fisher(
-        replace(problem, pretrained=first, data=unlabelled, heads=heads), FisherSettings()
-    ).state
-
-
-def _check(problem: Problem) -> None:
-    if len(problem.experts) < 2:
-        raise ValueError(f"cogram needs at least 2 experts, got {len(problem.experts)}")
-    for task, examples in problem.data.items():
-        inputs = examples.inputs
-        if not isinstance(inputs, Tensor):
-            raise TypeError(f"inputs of task {task!r} are a dictionary, expected one tensor")
-        if problem.transform is None and inputs.dtype == torch.uint8:
-            raise ValueError(f"inputs of task {task!r} are torch.uint8; pass transform=")
-
-
-def _check_states(problem: Problem, start: StateDict) -> None:
-    weights = problem.model.state_dict()
-    check_keys(weights, start, "start", "the model")
-    for key, tensor in weights.items():
-        check_tensor(key, tensor.to(start[key].dtype), start[key], "start", "the model")
-    check_compatible(start, problem.experts, "start")
+    problem = replace(problem, pretrained=first, data=unlabelled, heads=heads)
+    return fisher(problem, FisherSettings()).state

@@ -12,7 +12,8 @@ import torch
 from torch import Generator, Tensor
 
 from mergelib.messages.extras import needs
-from mergelib.problems.checks import check_finite
+from mergelib.messages.kinds import Positive, Size, annotations_of, check_fits
+from mergelib.problems.checks import check_choice, check_finite
 
 KINDS = ("geometric", "arithmetic", "medoid", "kmeans", "batch")
 
@@ -22,59 +23,52 @@ def prototypes(
     targets: Tensor,
     *,
     kind: str = "geometric",
-    per_class: int = 1,
-    epsilon: float = 1e-6,
-    clusters: int | None = None,
+    per_class: Size = 1,
+    epsilon: Positive = 1e-6,
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Return representatives of every class, or of every cluster of floating targets.
+    """Return representatives of every class.
 
     k-means splits the examples of a class into ``per_class`` groups (fewer if there are fewer
     distinct examples), and each group gets one representative.
 
     Args:
         inputs: floating ``(N, …)``, finite.
-        targets: integer classes ``(N,)``, or floating ``(N,)`` or ``(N, D)`` for regression, whose
-            k-means clusters replace classes.
+        targets: integer classes ``(N,)``.
         kind: ``"geometric"``: Eq. 1; features around zero lose most of their information.
             ``"arithmetic"`` or ``"kmeans"``: the mean. ``"medoid"``: the example with the smallest
             sum of distances to the others. ``"batch"``: ``per_class`` random examples, no groups.
         per_class: representatives per class, at least 1.
         epsilon: ε > 0 of the geometric mean.
-        clusters: number of clusters of floating targets, at least 1; only for these.
         seed: seed of k-means and of random examples.
 
     Returns:
-        Prototypes ``(P, …)`` and targets ``(P,)`` or ``(P, D)`` in the order of classes, with the
-        inputs' dtypes and devices. A floating target is the mean of its group.
+        Prototypes ``(P, …)`` and targets ``(P,)`` in the order of classes, with the inputs' dtypes
+        and devices.
 
     Raises:
         ValueError: there are no examples, inputs and targets do not fit or are not finite, or a
             setting is invalid.
     """
-    _check(inputs, targets, kind, per_class, epsilon)
+    check_fits(annotations_of(prototypes), locals())
+    check_choice("kind", kind, KINDS)
+    _check(inputs, targets)
     values, labels = [], []
     generator = Generator().manual_seed(seed)
-    for rows in _classes(targets, clusters, seed):
+    for label in targets.unique():
+        rows = (targets == label).nonzero()[:, 0].cpu()
         for part in _groups(inputs[rows], kind, per_class, seed, generator):
-            group = rows[part]
-            examples = inputs[group].double()
+            examples = inputs[rows[part]].double()
             if kind == "geometric":
                 mean = (examples.abs() + epsilon).log().mean(0).exp()
             else:
                 mean = examples.mean(0)
             values.append(mean.to(inputs.dtype))
-            labels.append(targets[group].double().mean(0).to(targets.dtype))
+            labels.append(label)
     return torch.stack(values), torch.stack(labels)
 
 
-def _check(inputs: Tensor, targets: Tensor, kind: str, per_class: int, epsilon: float) -> None:
-    if kind not in KINDS:
-        raise ValueError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}")
-    if per_class < 1:
-        raise ValueError(f"per_class is {per_class}, expected at least 1")
-    if not epsilon > 0:
-        raise ValueError(f"epsilon is {epsilon}, expected a positive number")
+def _check(inputs: Tensor, targets: Tensor) -> None:
     if not inputs.is_floating_point():
         raise ValueError(
             f"inputs are {inputs.dtype}, expected a floating dtype; apply the transform first"
@@ -83,26 +77,12 @@ def _check(inputs: Tensor, targets: Tensor, kind: str, per_class: int, epsilon: 
         raise ValueError(f"there are {len(inputs)} inputs and {len(targets)} targets")
     if not len(inputs):
         raise ValueError("there are no examples; pass at least one")
-    most = 2 if targets.is_floating_point() else 1
-    if targets.dim() > most:
+    if targets.is_floating_point() or targets.dim() != 1:
         raise ValueError(
-            f"targets of {targets.dtype} have shape {tuple(targets.shape)}, "
-            f"expected at most {most} dimensions"
+            f"targets are {targets.dtype} of shape {tuple(targets.shape)}, expected one integer "
+            "class per input"
         )
     check_finite("the batch", inputs)
-    if targets.is_floating_point():
-        check_finite("the batch's targets", targets)
-
-
-def _classes(targets: Tensor, clusters: int | None, seed: int) -> list[Tensor]:
-    """Return the rows of each class, or of each cluster of floating targets."""
-    if targets.is_floating_point():
-        if clusters is None or clusters < 1:
-            raise ValueError(f"floating targets need clusters of at least 1, got {clusters}")
-        return _cluster(targets, clusters, seed)
-    if clusters is not None:
-        raise ValueError(f"clusters is {clusters}, but integer targets are classes; leave it out")
-    return [(targets == label).nonzero()[:, 0].cpu() for label in targets.unique()]
 
 
 def _groups(
@@ -110,8 +90,7 @@ def _groups(
 ) -> Sequence[Tensor]:
     """Return the rows behind each representative of one class with points ``(N, …)``."""
     if kind == "batch":
-        rows = torch.randperm(len(points), generator=generator)[:per_class]
-        return [row[None] for row in rows]
+        return [*torch.randperm(len(points), generator=generator)[:per_class].split(1)]
     groups = _cluster(points, per_class, seed)
     if kind == "medoid":
         return [group[[_medoid(points[group])]] for group in groups]

@@ -13,16 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mergelib.compression.methods import RESTORE
-from mergelib.inspection.kinds import Matrices, kinds_of
+from mergelib.compression.methods import restore
 from mergelib.io import AnyPath, Checkpoint, Model, Models, as_state, as_states, save_state_dict
-from mergelib.merging import in_memory, tied_keys, watch_in_memory
+from mergelib.merging import compare
 from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_device
 from mergelib.problems.placing import state_to
 from mergelib.registry import get_method
-from mergelib.statedict import is_matrix, nbytes
-from mergelib.statedict import named as named_models
+from mergelib.statedict import is_matrix, named, nbytes
 
 __all__ = ["Compressed", "compress", "load_compressed"]
 
@@ -57,19 +55,18 @@ class Compressed(Brief):
 
     def expert(self, task: str) -> dict[str, Tensor]:
         """Return the restored expert of a task; ``ValueError`` if there is no such task."""
-        state = RESTORE[self.method](self.shared, self._own(task))
+        state = restore(self.shared, self._own(task))
         return state | {key: state[first] for key, first in self.aliases.items()}
 
     def save(self, path: AnyPath) -> None:
         """Write everything to one ``.safetensors`` file for `load_compressed`."""
+        owners = {"shared": self.shared, **{str(i): p for i, p in enumerate(self.own.values())}}
         tensors = {
-            f"shared/{part}/{key}": tensor
-            for part, state in self.shared.items()
+            f"{owner}/{part}/{key}": tensor
+            for owner, parts in owners.items()
+            for part, state in parts.items()
             for key, tensor in state.items()
         }
-        for i, parts in enumerate(self.own.values()):
-            for part, state in parts.items():
-                tensors |= {f"{i}/{part}/{key}": tensor for key, tensor in state.items()}
         header = {
             "method": self.method,
             "hyperparameters": self.hyperparameters,
@@ -120,37 +117,31 @@ def compress(
     check_device(device)
     entry = get_method(method, "compression")
     entry.check(hyperparameters, pretrained=pretrained is not None)
-    models = named_models(experts)
-    named = as_states(models)
-    base = None if pretrained is None else as_state(pretrained)
-    source = in_memory(named, base if entry.needs_pretrained else None)
+    models, base = named(experts), pretrained if entry.needs_pretrained else None
+    origin = None if base is None else as_state(base)
+    source = compare(as_states(models), origin, None, {"pretrained": base, **models})
     source.check(parts=False)
-    source.check_companions(models, pretrained if entry.needs_pretrained else None)
-    watch_in_memory(source)
-    reference = next(iter(named.values())) if base is None else base
-    home = next((tensor.device for tensor in reference.values()), None)
-    inputs: dict[str, Any] = {}
-    matrices = Matrices(is_matrix, source.reference, kinds_of([pretrained, *models.values()]))
-    if "is_matrix" in entry.prepared:
-        inputs["is_matrix"] = matrices
-    if entry.needs_pretrained and base is not None:
-        inputs["pretrained"] = base if device is None else state_to(base, device)
-    if device is not None:
-        named = {name: state_to(state, device) for name, state in named.items()}
+    source.look_through()
+    matrices = source.matrices(is_matrix)
+    inputs: dict[str, Any] = {"is_matrix": matrices} if "is_matrix" in entry.prepared else {}
+    if origin is not None:
+        inputs["pretrained"] = state_to(origin, device)
+    moved = {name: state_to(state, device) for name, state in source.experts.items()}
+    shared, per_task = entry.function(moved, **inputs, **hyperparameters)
+    tensors = iter(source.reference.values())
+    home = None if device is None else next((tensor.device for tensor in tensors), None)
+    shared = {part: state_to(state, home) for part, state in shared.items()}
+    per_task = {
+        task: {part: state_to(state, home) for part, state in parts.items()}
+        for task, parts in per_task.items()
+    }
     options = {**entry.hyperparameters, **hyperparameters}
-    shared, per_task = entry.function(named, **inputs, **hyperparameters)
-    if device is not None and home is not None:
-        shared = {part: state_to(state, home) for part, state in shared.items()}
-        per_task = {
-            task: {part: state_to(state, home) for part, state in parts.items()}
-            for task, parts in per_task.items()
-        }
     if "is_matrix" in entry.prepared:
         for key in (key for key in source if key not in source.aliases):
             matrices.note(key, source.reference[key])
         whole = options.get("rest") == "own"
         matrices.tell(method, "keeps whole for every task" if whole else "leaves to average")
-    return Compressed(method, options, shared, per_task, tied_keys(reference))
+    return Compressed(method, options, shared, per_task, dict(source.aliases))
 
 
 def load_compressed(path: AnyPath) -> Compressed:

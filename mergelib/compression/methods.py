@@ -1,42 +1,25 @@
 """EMR-Merging, TALL masks and CART-Indexing, tensor by tensor.
 
 Each returns shared parts and parts per task, made from task vectors τ_t = θ_t − θ_0 (centred ones
-for CART); `RESTORE` holds the functions that rebuild an expert.
+for CART); `restore` rebuilds an expert.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from mergelib.compression.packing import pack, unpack
-from mergelib.merging import in_memory, is_weight, merge_checked, tied_keys
-from mergelib.merging.applying import explain_not_finite
+from mergelib.merging import compare, merge_checked, tied_keys, weights_of
+from mergelib.messages.kinds import Share
 from mergelib.numerics.linalg import truncated_svd
-from mergelib.registry import compression
+from mergelib.registry import rule
 from mergelib.rules.low_rank import rank_of
 from mergelib.rules.masks import uses
-from mergelib.statedict import StateDict, is_finite, is_matrix, is_statistic
+from mergelib.statedict import StateDict, is_matrix, is_statistic
 
 Parts = dict[str, dict[str, Tensor]]
 Result = tuple[Parts, dict[str, Parts]]
-
-
-def _weights(
-    experts: Mapping[str, StateDict], pretrained: StateDict | None
-) -> Iterator[tuple[str, list[Tensor], Tensor | None]]:
-    """Yield key, experts' and pretrained tensor of each untied floating entry, at least float32."""
-    source = in_memory(experts, pretrained)
-    for key in source:
-        group, base = source.load(key)
-        if key in source.aliases or not is_weight(key, group[0]):
-            continue
-        tensors = [*group] if base is None else [*group, base]
-        if not all(map(is_finite, tensors)):
-            raise ValueError(explain_not_finite(key, source.names, group, base))
-        dtype = torch.promote_types(group[0].dtype, torch.float32)
-        yield key, [tensor.to(dtype) for tensor in group], None if base is None else base.to(dtype)
 
 
 def _copies(state: StateDict) -> dict[str, Tensor]:
@@ -45,7 +28,27 @@ def _copies(state: StateDict) -> dict[str, Tensor]:
     return {key: tensor.clone() for key, tensor in state.items() if key not in aliases}
 
 
-@compression(paper="huang2024emr")
+def _bits(device: torch.device) -> Tensor:
+    return torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=device)
+
+
+def pack(mask: Tensor) -> Tensor:
+    """Return the bits of a boolean mask of n entries as uint8 ``(ceil(n / 8),)``."""
+    flat = mask.reshape(-1).to(torch.uint8)
+    padded = torch.nn.functional.pad(flat, (0, -len(flat) % 8)).view(-1, 8)
+    return (padded * _bits(mask.device)).sum(1, dtype=torch.uint8)
+
+
+def unpack(packed: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return the boolean mask of this shape; ``ValueError`` if the number of bytes does not fit."""
+    entries = torch.Size(shape).numel()
+    if len(packed) != -(-entries // 8):
+        raise ValueError(f"{len(packed)} bytes of a mask, expected {-(-entries // 8)}")
+    bits = packed[:, None].bitwise_and(_bits(packed.device)).ne(0)
+    return bits.view(-1)[:entries].view(shape)
+
+
+@rule(paper="huang2024emr", family="compression")
 def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
     """EMR-Merging: elect one task vector, then mask and rescale it per task.
 
@@ -58,7 +61,7 @@ def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
     shared: Parts = {"pretrained": _copies(pretrained), "elected": {}}
     per_task: dict[str, Parts] = {task: {"mask": {}} for task in experts}
     sizes = dict.fromkeys(experts, (0.0, 0.0))
-    for key, tuned, base in _weights(experts, pretrained):
+    for key, (tuned, base) in weights_of(compare(experts, pretrained)):
         assert base is not None
         if is_statistic(key):
             for task, expert in experts.items():
@@ -81,7 +84,7 @@ def emr(experts: Mapping[str, StateDict], pretrained: StateDict) -> Result:
     return shared, per_task
 
 
-@compression(paper="wang2024localizing")
+@rule(paper="wang2024localizing", family="compression")
 def tall_masks(
     experts: Mapping[str, StateDict],
     pretrained: StateDict,
@@ -103,13 +106,11 @@ def tall_masks(
     for task in experts:
         if not scales.get(task, -1.0) >= 0:
             raise ValueError(f"mask_scale of {task!r} is {scales.get(task)}, expected at least 0")
-    if base not in ("task_arithmetic", "ties"):
-        raise ValueError(f"base is {base!r}, expected 'task_arithmetic' or 'ties'")
     options: dict[str, Any] = {"reduce": "sum"} if base == "ties" else {}
     merged = merge_checked(base, experts, pretrained, scale=1.0, **options)
     shared: Parts = {"pretrained": _copies(pretrained), "merged": {}}
     per_task: dict[str, Parts] = {task: {"mask": {}} for task in experts}
-    for key, tuned, origin in _weights(experts, pretrained):
+    for key, (tuned, origin) in weights_of(compare(experts, pretrained)):
         assert origin is not None
         total = merged[key].to(origin.dtype) - origin
         shared["merged"][key] = total.to(pretrained[key].dtype)
@@ -118,23 +119,11 @@ def tall_masks(
     return shared, per_task
 
 
-def _restore_masked(shared: Parts, parts: Parts) -> dict[str, Tensor]:
-    """Add the masked and rescaled task vector to the pretrained model (EMR and TALL masks)."""
-    state = {key: tensor.clone() for key, tensor in shared["pretrained"].items()}
-    task_vector = shared["elected"] if "elected" in shared else shared.get("merged", {})
-    for key, mask in parts["mask"].items():
-        masked = unpack(mask, task_vector[key].shape) * task_vector[key].float()
-        if "rescale" in parts:
-            masked = masked * parts["rescale"][""]
-        state[key] = (state[key].float() + masked).to(task_vector[key].dtype)
-    return state | {key: tensor.clone() for key, tensor in parts.get("statistics", {}).items()}
-
-
-@compression(paper="choi2025revisiting", prepared=("is_matrix",))
+@rule(paper="choi2025revisiting", family="compression", prepared=("is_matrix",))
 def cart_indexing(
     experts: Mapping[str, StateDict],
     *,
-    rank_ratio: float = 0.08,
+    rank_ratio: Share = 0.08,
     rounding: Literal["ceil", "floor"] = "ceil",
     rest: Literal["own", "average"] = "own",
     is_matrix: Callable[[str, Tensor], bool] = is_matrix,
@@ -154,12 +143,10 @@ def cart_indexing(
         is_matrix: predicate (key, tensor), whether the tensor is a matrix; a convolution is folded,
             one filter per row.
     """
-    if rest not in ("own", "average"):
-        raise ValueError(f"rest is {rest!r}, expected 'own' or 'average'")
     average = merge_checked("average", experts)
     shared: Parts = {"average": _copies(average)}
     per_task: dict[str, Parts] = {task: {"left": {}, "right": {}, "rest": {}} for task in experts}
-    for key, tuned, _ in _weights(experts, None):
+    for key, (tuned, _) in weights_of(compare(experts, None)):
         reference = average[key]
         if not is_matrix(key, reference):
             continue
@@ -189,20 +176,23 @@ def _agree(tensors: list[Tensor]) -> bool:
     return all(torch.equal(tensor, tensors[0]) for tensor in tensors[1:])
 
 
-def _restore_cart(shared: Parts, parts: Parts) -> dict[str, Tensor]:
-    # A part without tensors leaves no trace in a file.
-    whole = shared["average"] | parts.get("rest", {})
+def restore(shared: Parts, parts: Parts) -> dict[str, Tensor]:
+    """Return an expert: shared tensors or the task's own, plus masked vectors or low-rank factors.
+
+    A part without tensors leaves no trace in a file.
+    """
+    common = shared["average"] if "average" in shared else shared["pretrained"]
+    whole = common | parts.get("rest", {}) | parts.get("statistics", {})
     state = {key: tensor.clone() for key, tensor in whole.items()}
+    task_vector = shared["elected"] if "elected" in shared else shared.get("merged", {})
+    for key, mask in parts.get("mask", {}).items():
+        masked = unpack(mask, task_vector[key].shape) * task_vector[key].float()
+        if "rescale" in parts:
+            masked = masked * parts["rescale"][""]
+        state[key] = (state[key].float() + masked).to(task_vector[key].dtype)
     for key, left in parts.get("left", {}).items():
         dtype = torch.promote_types(left.dtype, torch.float32)
         update = left.to(dtype) @ parts["right"][key].to(dtype)
         average = state[key]
         state[key] = (average.to(dtype) + update.view(average.shape)).to(left.dtype)
     return state
-
-
-RESTORE: dict[str, Callable[[Parts, Parts], dict[str, Tensor]]] = {
-    "emr": _restore_masked,
-    "tall_masks": _restore_masked,
-    "cart_indexing": _restore_cart,
-}

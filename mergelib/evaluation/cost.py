@@ -26,13 +26,12 @@ def measured(device: torch.device | str = "cpu") -> Iterator[Cost]:
     already held; on CUDA it is the allocator's peak on that device.
     """
     where = torch.device(device)
-    cuda = where if where.type == "cuda" else None
-    before = _reset_peak(cuda)
+    before = _memory(where, reset=True)
     cost, start = Cost(), time.perf_counter()
     yield cost
     _wait_for(where)
     cost.seconds = time.perf_counter() - start
-    after = _peak(cuda)
+    after = _memory(where)
     if before is not None and after is not None:
         cost.peak_bytes = max(0, after - before)
 
@@ -45,23 +44,17 @@ def _wait_for(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def _reset_peak(cuda: torch.device | None) -> int | None:
-    """Reset the high-water mark and return the memory in use."""
-    if cuda is not None:
-        _wait_for(cuda)
-        torch.cuda.reset_peak_memory_stats(cuda)
-        return torch.cuda.memory_allocated(cuda)
+def _memory(device: torch.device, *, reset: bool = False) -> int | None:
+    """Return the high-water mark; with ``reset``, set it to the memory in use first."""
+    if device.type == "cuda":
+        if not reset:
+            return torch.cuda.max_memory_allocated(device)
+        _wait_for(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device)
     try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return None
-    return _peak(cuda)
-
-
-def _peak(cuda: torch.device | None) -> int | None:
-    if cuda is not None:
-        return torch.cuda.max_memory_allocated(cuda)
-    try:
+        if reset:
+            Path("/proc/self/clear_refs").write_text("5")
         status = Path("/proc/self/status").read_text()
     except OSError:
         return None

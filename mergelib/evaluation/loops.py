@@ -15,6 +15,7 @@ from torch.func import functional_call
 
 from mergelib.evaluation.tasks import Split, Suite, Task
 from mergelib.problems.calling import evaluating
+from mergelib.problems.checks import check_tasks
 from mergelib.progress import progress
 from mergelib.statedict import StateDict, check_compatible
 
@@ -60,8 +61,7 @@ def evaluate(
 
     >>> evaluate(model, merge("average", experts), heads, suite)                # doctest: +SKIP
     """
-    candidates = {"state": state}
-    return evaluate_many(model, candidates, heads, suite, **options).drop(columns="candidate")
+    return evaluate_many(model, {"state": state}, heads, suite, **options).drop(columns="candidate")
 
 
 def evaluate_many(
@@ -94,9 +94,11 @@ def evaluate_many(
     """
     import pandas as pd
 
-    names = _names(suite, heads, tasks)
+    names = list(suite.tasks) if tasks is None else tasks
+    check_tasks(dict.fromkeys(names), suite.tasks, f"place in {suite.name}")
+    check_tasks(dict.fromkeys(names), heads, "head")
     where = next(model.parameters()).device if device is None else torch.device(device)
-    placed = {name: _placed(heads[name], where) for name in names}
+    placed = {name: copy.deepcopy(heads[name]).to(where).eval() for name in names}
     scored = any(task.metric.score is not None for task in suite.tasks.values())
     rows = []
     pairs = candidates.items() if isinstance(candidates, Mapping) else candidates
@@ -107,15 +109,12 @@ def evaluate_many(
             task = suite.tasks[name]
             stored: Split = getattr(task, split)
             part = Split(stored.inputs.to(where), stored.labels.to(where))
-            with evaluating(model, placed[name]):
+            with evaluating(model):
                 row = _evaluated(model, state, placed[name], task, part, autocast, batch_size)
             del part  # free it before the next one is moved
-            if scored:
-                metric = task.metric
-                score = row["score"] if metric.score else row[metric.name]
-                row |= {"metric": metric.name, "score": score}
             rows.append({"candidate": label, "task": name, **row})
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    return table if scored else table.drop(columns=["metric", "score"], errors="ignore")
 
 
 def normalised_accuracy(table: "pd.DataFrame", individual: "pd.DataFrame") -> "pd.Series[float]":
@@ -133,25 +132,6 @@ def has_bfloat16(device: torch.device) -> bool:
     return any(getattr(torch.cpu, check, bool)() for check in checks)
 
 
-def _names(
-    suite: Suite, heads: Mapping[str, nn.Module], tasks: Sequence[str] | None
-) -> Sequence[str]:
-    names = list(suite.tasks) if tasks is None else tasks
-    for name in names:
-        if name not in suite.tasks:
-            raise ValueError(f"unknown task {name!r}; {suite.name} has: {', '.join(suite.tasks)}")
-        if name not in heads:
-            raise ValueError(f"task {name!r} has no head; heads exist for: {', '.join(heads)}")
-    return names
-
-
-def _placed(head: nn.Module, device: torch.device) -> nn.Module:
-    """Return the head if it is on the device, or a copy that is."""
-    tensors = [*head.parameters(), *head.buffers()]
-    in_place = all(tensor.device == device for tensor in tensors)
-    return head if in_place else copy.deepcopy(head).to(device)
-
-
 @torch.no_grad()
 def _evaluated(
     model: nn.Module,
@@ -162,7 +142,7 @@ def _evaluated(
     autocast: bool,
     batch_size: int,
 ) -> dict[str, Any]:
-    """Return one task's row of the table, with ``score`` if the metric has its own."""
+    """Return one task's row of the table."""
     device = part.labels.device
     correct = torch.zeros((), dtype=torch.long, device=device)
     loss = torch.zeros((), dtype=torch.float64, device=device)
@@ -181,6 +161,7 @@ def _evaluated(
     n = part.labels.numel()
     right = int(correct) if task.metric.of_classes else math.nan
     row = {"accuracy": right / n, "loss": float(loss) / n, "correct": right, "n": n}
-    if task.metric.score is not None:
-        row["score"] = task.metric.score(torch.cat(all_outputs), part.labels.cpu())
-    return row
+    metric, score = task.metric, row.get(task.metric.name)
+    if metric.score is not None:
+        score = metric.score(torch.cat(all_outputs), part.labels.cpu())
+    return {**row, "metric": metric.name, "score": score}

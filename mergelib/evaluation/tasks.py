@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -11,13 +10,9 @@ from mergelib.hashing import digest
 from mergelib.messages.brief import Brief
 
 Transform = Callable[[Tensor], Tensor]
-
-
-class Loss(Protocol):
-    """Loss of outputs and labels: a scalar with a gradient."""
-
-    def __call__(self, outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
-        """Return the ``"mean"`` over all labels, or their ``"sum"``."""
+# Of outputs and labels: a scalar with a gradient, with ``reduction=`` the ``"mean"`` over all
+# labels (by default) or their ``"sum"``.
+Loss = Callable[..., Tensor]
 
 
 def as_stored(inputs: Tensor) -> Tensor:

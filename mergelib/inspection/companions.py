@@ -90,10 +90,10 @@ def module_folders(folder: Path) -> list[str]:
 def check_modules(models: Mapping[str, object]) -> None:
     """Raise ``ValueError`` if weights in module folders differ, because they are not merged."""
     digests: dict[str, tuple[str, str]] = {}
-    for name, model in models.items():
-        folder = folder_of(model)
-        for part in module_folders(folder) if folder else []:
-            assert folder is not None
+    for name, folder in ((name, folder_of(model)) for name, model in models.items()):
+        if folder is None:
+            continue
+        for part in module_folders(folder):
             for file in sorted(f for f in (folder / part).rglob("*") if WEIGHTS.search(f.name)):
                 relative, digest = str(file.relative_to(folder)), sha256_of(file)
                 first = digests.setdefault(relative, (name, digest))

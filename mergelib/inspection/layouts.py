@@ -28,7 +28,7 @@ def check_layouts(
     }
     if partly:
         _check_experts(models, partly, refuse)
-        for key in sorted(partly):
+        for key in sorted(filter(HEAD.search, partly)):
             _check_head(models, key)
 
 
@@ -53,8 +53,6 @@ def _check_head(models: Mapping[str, StateDict], key: str) -> None:
     """Refuse a head that only some models have, if another model has a table of its shape."""
     owner = next(name for name, model in models.items() if key in model)
     shape = models[owner][key].shape
-    if not HEAD.search(key):
-        return
     for name, model in models.items():
         table = next(
             (k for k, t in model.items() if names_table(k) and t.shape == shape and k != key), None

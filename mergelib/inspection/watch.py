@@ -1,17 +1,18 @@
-"""Warn once, after the last tensor, about models that are copies or unrelated.
+"""Refuse integers and ties that differ; warn, after the last tensor, of copies and strangers.
 
 The cosine between weights of one training run and its fine-tuned descendants is usually above 0.9,
 and stays well above 0.1 after long training. The cosine between two separate initialisations is 0,
 because their neurons stand in another order; the average of such models has learned nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from mergelib.messages.warned import warn
+from mergelib.statedict import StateDict, layout_of
 
 SAMPLE = (1024, 256)  # entries of a tensor that are looked at: of the first ones, and of others
 FIRST = 4096  # entries that the first ones give
@@ -19,43 +20,57 @@ ENOUGH = 500  # entries in all, below which nothing is said: a chance cosine has
 NOTHING = 0.1  # a cosine below which two models have nothing in common
 SHORT = 0.3  # times the pretrained model's length, below which it is a difference from it
 
+# Integers that may differ: they count or number something. Single numbers may, whatever they are.
+COUNTERS = frozenset({"num_batches_tracked", "position_ids"})
+_LEAVE_OUT = "; if they are none, leave them out with exclude="
 
-class Kinship:
-    """Whether models have a common origin; the last is the base if ``pretrained``."""
+
+class Watch:
+    """What is noticed about merged models, the last of which is the base if ``pretrained``."""
 
     def __init__(self, names: Sequence[str], *, pretrained: bool) -> None:
-        self.names, self.pretrained = list(names), pretrained
-        self.seen = 0
-        self.products: Tensor | None = None  # each model with each: entries times cosine, summed
-        self.entries = torch.zeros(0)  # and how many entries these are
-        self.squares = torch.zeros(0)  # each model's sampled entries, squared and summed
+        self.names = [*names, "pretrained"] if pretrained else list(names)
+        self.pretrained = pretrained
+        count = len(self.names)
+        self.groups = [list(range(count))]  # models that were equal in every tensor so far
+        self.any = False  # whether a tensor had an entry
+        self.seen = 0  # entries of each model that were looked at
+        self.products = torch.zeros(count, count)  # entries times cosine, summed
+        self.entries = torch.zeros(count, count)  # and how many entries these are
+        self.squares = torch.zeros(count)  # each model's entries, squared and summed
 
-    def sample(self, tensor: Tensor) -> Tensor:
+    def add(self, read: Callable[[int], Tensor]) -> None:
+        """Look at samples of one weight of every model; ``read`` returns a model's tensor."""
+        samples, dimensions = [], 0
+        for i in range(len(self.names)):
+            tensor = read(i)
+            samples.append(self._sample(tensor))
+            dimensions = tensor.dim()
+            del tensor  # before the next one is read
+        self.any = self.any or samples[0].numel() > 0
+        self.groups = [part for group in self.groups for part in _split(group, samples, read)]
+        if dimensions > 1:  # the gains of a normalisation start at one in every model
+            self._compare(samples)
+
+    def _sample(self, tensor: Tensor) -> Tensor:
         """Return a copy of some entries; an odd step reaches all columns of a matrix."""
         flat = tensor.reshape(-1)
         return flat[:: -(-len(flat) // SAMPLE[self.seen >= FIRST]) | 1].clone()
 
-    def add_samples(self, samples: Sequence[Tensor]) -> None:
-        """Add the samples of one weight of every model; each tensor counts by its samples."""
-        if len(samples) < 2 or not samples[0].numel():
-            return
+    def _compare(self, samples: Sequence[Tensor]) -> None:
+        """Add the cosines between samples of one weight; each tensor counts by its samples."""
         where = samples[0].device
         sampled = torch.stack([sample.to(where, torch.float32) for sample in samples])
-        self.seen += sampled.shape[1]
+        count = sampled.shape[1]
+        self.seen += count
         nonzero = sampled.any(1).float()  # zeros have no direction
-        squares = sampled.square().sum(1)
+        self.squares = self.squares.to(where) + sampled.square().sum(1)
         sampled = normalize(sampled)
-        if self.products is None:
-            self.products = self.entries = torch.zeros(len(samples), len(samples), device=where)
-            self.squares = torch.zeros(len(samples), device=where)
-        self.squares = self.squares + squares
-        self.products = self.products + sampled.shape[1] * (sampled @ sampled.T)
-        self.entries = self.entries + sampled.shape[1] * torch.outer(nonzero, nonzero)
+        self.products = self.products.to(where) + count * (sampled @ sampled.T)
+        self.entries = self.entries.to(where) + count * torch.outer(nonzero, nonzero)
 
     def unrelated(self) -> tuple[str, str, float] | None:
         """Return two unrelated models, one the base if there is one, and their cosine, or None."""
-        if self.products is None:
-            return None
         cosines, entries = (self.products / self.entries).cpu(), self.entries.cpu()
         count = len(self.names)
         for i in range(count - 1):
@@ -65,7 +80,7 @@ class Kinship:
         return None
 
     def tell(self) -> None:
-        """Warn about two unrelated models."""
+        """Warn about two unrelated models, and about models that equal the base or one another."""
         if (pair := self.unrelated()) is not None:
             one, other, cosine = pair
             lengths = dict(zip(self.names, self.squares.sqrt().tolist(), strict=True))
@@ -75,45 +90,26 @@ class Kinship:
                     f"are {lengths[one] / lengths[other]:.2g} times as long as those of {other} "
                     f"and have another direction; add it to {other} first (mergelib.add)"
                 )
-                return
-            warn(
-                f"unrelated models: {one} and {other} have nothing in common (the cosine of their "
-                f"weights is {cosine:.2f}), so they do not come from one pretrained model. Merged "
-                "weights of unrelated training runs are useless unless their neurons are matched "
-                "first (mergelib.align)"
-            )
-
-
-class Copies:
-    """Groups of models that were equal in every merged tensor so far."""
-
-    def __init__(self, names: Sequence[str], *, pretrained: bool) -> None:
-        self.names, self.pretrained = list(names), pretrained
-        self.seen = False
-        self.groups = [list(range(len(self.names)))]
-
-    def add(self, samples: Sequence[Tensor], read: Callable[[int], Tensor]) -> None:
-        """Compare one tensor of every model: samples first, then whole tensors from ``read``."""
-        self.seen = self.seen or samples[0].numel() > 0
-        self.groups = [part for group in self.groups for part in _split(group, samples, read)]
-
-    def tell(self) -> None:
-        """Warn about experts that equal the pretrained model or one another."""
-        for group in self.groups if self.seen else []:
-            names = " and ".join(self.names[i] for i in group)
-            experts = [
-                self.names[i] for i in group if not (self.pretrained and i == len(self.names) - 1)
-            ]
-            if len(experts) < len(group):
-                are = "is" if len(experts) == 1 else "are"
+            else:
                 warn(
-                    f"{' and '.join(experts)} {are} the pretrained model itself, equal to it in "
-                    "every merged tensor, and has learned nothing to merge: leave it out"
+                    f"unrelated models: {one} and {other} have nothing in common (the cosine of "
+                    f"their weights is {cosine:.2f}), so they do not come from one pretrained "
+                    "model. Merged weights of unrelated training runs are useless unless their "
+                    "neurons are matched first (mergelib.align)"
+                )
+        for group in self.groups if self.any else []:
+            if self.pretrained and group[-1] == len(self.names) - 1:
+                are = "is" if len(group) == 2 else "are"
+                warn(
+                    f"{' and '.join(self.names[i] for i in group[:-1])} {are} the pretrained model "
+                    "itself, equal to it in every merged tensor, and has learned nothing to merge: "
+                    "leave it out"
                 )
             else:
                 warn(
-                    f"{names} are one model, equal in every merged tensor, which therefore counts "
-                    f"{len(group)} times: pass each expert once"
+                    f"{' and '.join(self.names[i] for i in group)} are one model, equal in every "
+                    f"merged tensor, which therefore counts {len(group)} times: pass each expert "
+                    "once"
                 )
 
 
@@ -141,33 +137,54 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one, other.to(one.device))
 
 
-class Watch:
-    """Everything that is checked in the weights while models are merged."""
+def check_integers(
+    models: Mapping[str, StateDict], keys: Set[str], aliases: Set[str], *, parts: bool
+) -> None:
+    """Raise ``ValueError`` for integers that differ between models, except counters.
 
-    def __init__(self, names: Sequence[str], *, pretrained: bool) -> None:
-        everyone = [*names, "pretrained"] if pretrained else names
-        self._kinship = Kinship(everyone, pretrained=pretrained)
-        self._copies = Copies(everyone, pretrained=pretrained)
+    Integers are copied from the first model, which is right only for counters. No other tensor is
+    read. With ``parts`` the message may suggest ``exclude=``.
+    """
+    (what, reference), *others = models.items()
+    for key, kind in layout_of(reference).items():
+        if key not in keys or key in aliases or kind.is_floating_point() or kind.is_complex():
+            continue
+        if key.rpartition(".")[2] in COUNTERS or kind.numel() < 2 or not others:
+            continue
+        expected = reference[key]
+        for name, model in others:
+            if not _same_bytes(expected, model[key]):
+                raise ValueError(
+                    f"{name}[{key!r}] differs from that of {what}, but {kind.dtype} "
+                    "cannot be merged: if these are quantised weights, dequantise the models first"
+                    + (_LEAVE_OUT if parts else "")
+                )
 
-    def add(self, experts: Sequence[Tensor], pretrained: Tensor | None) -> None:
-        """Check one weight of every model."""
-        tensors = [*experts, *([] if pretrained is None else [pretrained])]
-        samples = [self.sample(tensor) for tensor in tensors]
-        self.add_samples(samples, tensors[0].dim(), tensors.__getitem__)
 
-    def sample(self, tensor: Tensor) -> Tensor:
-        """Return a copy of some entries, for `add_samples`."""
-        return self._kinship.sample(tensor)
+def _same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Whether tensors of one dtype hold the same bytes; some dtypes have no comparison."""
+    raw = (t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
+    return torch.equal(*raw)
 
-    def add_samples(
-        self, samples: Sequence[Tensor], dimensions: int, read: Callable[[int], Tensor]
-    ) -> None:
-        """Check one weight by samples, the base's last; ``read`` returns whole tensors."""
-        self._copies.add(samples, read)
-        if dimensions > 1:  # the gains of a normalisation start at one in every model
-            self._kinship.add_samples(samples)
 
-    def tell(self) -> None:
-        """Warn about models that are unrelated or equal."""
-        self._kinship.tell()
-        self._copies.tell()
+def check_ties(
+    models: Mapping[str, StateDict], ties: Mapping[str, Mapping[str, str]], merged: Set[str]
+) -> None:
+    """Raise ``ValueError`` for names that some models tie and others give two different tensors."""
+    for name, ties_here in ties.items():
+        for key, first in ties_here.items():
+            if not {key, first} <= merged:
+                continue
+            for other, state in models.items():
+                ties_there = ties[other]
+                if ties_there.get(key, key) == ties_there.get(first, first) or not (
+                    key in state and first in state
+                ):
+                    continue
+                if not torch.equal(state[key], state[first]):
+                    raise ValueError(
+                        f"{name} ties {key!r} to {first!r}, but {other} holds two tensors there, "
+                        f"one of which would be lost: give {name} a tensor of its own under each "
+                        "name (a clone), and let the merged model's configuration not tie them "
+                        "(tie_word_embeddings: false)"
+                    )

@@ -13,7 +13,7 @@ from mergelib.io.checkpoint import (
 )
 from mergelib.io.files import Memory
 from mergelib.io.staging import resolved, staged
-from mergelib.io.write import note_ties, save_state_dict, size_of, write_tensors
+from mergelib.io.write import note_ties, save_state_dict, write_tensors
 
 __all__ = [
     "TIED",
@@ -29,7 +29,6 @@ __all__ = [
     "note_ties",
     "resolved",
     "save_state_dict",
-    "size_of",
     "staged",
     "write_tensors",
 ]

@@ -10,10 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from mergelib.io.files import InputFile, Memory, input_file
+from mergelib.io.files import InputFile, Memory, Place, input_file
 from mergelib.io.header import read_header
 from mergelib.io.pickles import Entry, identity, read_pickle
-from mergelib.io.places import Place
 from mergelib.statedict import StateDict, check_keys, name_experts, named, repeated
 
 AnyPath = str | os.PathLike[str]
@@ -151,22 +150,24 @@ def load_state_dict(path: AnyPath) -> dict[str, Tensor]:
     return Checkpoint(path).load()
 
 
-def as_state(model: Model) -> StateDict:
+def as_state(model: Model, *, lazy: bool = False) -> StateDict:
     """Return a model's state dict: the mapping itself, a module's own tensors, or a file's.
 
-    Any other object is returned unchanged, so that the caller's own check can name it.
+    A ``lazy`` file is read tensor by tensor, on access. Any other object is returned unchanged, so
+    that the caller's own check can name it.
     """
     if isinstance(model, nn.Module):
         state: dict[str, Tensor] = model.state_dict()
         return state
     if isinstance(model, str | os.PathLike):
-        return load_state_dict(model)
-    return model.load() if isinstance(model, Checkpoint) else model
+        model = Checkpoint(model)
+    return model.load() if isinstance(model, Checkpoint) and not lazy else model
 
 
-def as_states(experts: Models) -> dict[str, StateDict]:
+def as_states(experts: Models, *, lazy: bool = False) -> dict[str, StateDict]:
     """Return the experts' state dicts by name; raises what `named` and `load_state_dict` raise."""
-    return name_experts({name: as_state(model) for name, model in named(experts).items()})
+    states = {name: as_state(model, lazy=lazy) for name, model in named(experts).items()}
+    return name_experts(states)
 
 
 def _find_weights(path: Path) -> Path:

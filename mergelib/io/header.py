@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from mergelib.io.files import InputFile
-from mergelib.io.places import Place
+from mergelib.io.files import InputFile, Place
 
 DTYPES = {
     "F64": torch.float64,
@@ -54,7 +53,10 @@ def read_header(file: InputFile) -> tuple[dict[str, Place], dict[str, str]]:
         header = json.loads(text.decode(), object_pairs_hook=_without_repeats)
         if not isinstance(header, dict):
             raise ValueError("its header is not a JSON object")
-        metadata = _metadata(header.pop(METADATA, None))
+        metadata = header.pop(METADATA, None)
+        metadata = {} if metadata is None else metadata
+        if not isinstance(metadata, dict) or not all(type(t) is str for t in metadata.values()):
+            raise ValueError("its metadata are not texts")
         places = {key: _place(file, 8 + length, key, entry) for key, entry in header.items()}
         ordered = dict(sorted(places.items(), key=lambda item: (item[1].start, item[1].end)))
         bounds = [(8 + length, 8 + length), *((p.start, p.end) for p in ordered.values())]
@@ -77,15 +79,6 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) < len(pairs):
         raise ValueError("its header holds a key twice")
     return content
-
-
-def _metadata(metadata: object) -> dict[str, str]:
-    metadata = {} if metadata is None else metadata
-    if not isinstance(metadata, dict) or not all(
-        isinstance(text, str) for text in metadata.values()
-    ):
-        raise ValueError("its metadata are not texts")
-    return metadata
 
 
 def _place(file: InputFile, origin: int, key: str, entry: object) -> Place:

@@ -1,10 +1,10 @@
 """Pickled state dicts that hold only tensors; code in a pickle is never run.
 
 Since PyTorch 1.6 the file is a zip archive of a pickle that describes the tensors and one member
-per storage, so single tensors can be read, also from compressed members. PyTorch's restricted
-unpickler reads the description; it receives storages without memory. (`torch.load` with
-``mmap=True`` would need less code, but it maps the file into memory and cannot read compressed
-members.)
+per storage, so single tensors can be read. PyTorch's restricted unpickler reads the description;
+it receives storages without memory, except for compressed members, which `torch.save` never writes
+and which are read at once. (`torch.load` with ``mmap=True`` would need less code, but it maps the
+file into memory and cannot read compressed members.)
 """
 
 import contextlib
@@ -23,9 +23,8 @@ import torch
 from torch import Tensor, _weights_only_unpickler
 from torch.storage import TypedStorage, UntypedStorage
 
-from mergelib.io.files import InputFile
+from mergelib.io.files import InputFile, Place
 from mergelib.io.header import METADATA
-from mergelib.io.places import Packed, Place
 from mergelib.messages.warned import warn
 
 Entry = Tensor | Place
@@ -104,17 +103,20 @@ class _Refused(ValueError):
 
 
 class _Archive:
-    """The zip archive of a pickle; the tensors in ``content`` are on the meta device."""
+    """The zip archive of a pickle; the tensors in ``content`` are on the meta device.
+
+    Those of compressed members have values.
+    """
 
     def __init__(self, file: InputFile, stream: FileIO) -> None:
         self._file, self._stream = file, stream
         self._storages: dict[str, UntypedStorage] = {}
         self._keys: dict[int, str] = {}  # of storages, by their identity
         self._starts: dict[str, int] = {}
-        with zipfile.ZipFile(stream) as archive:
-            self._members = {member.filename: member for member in archive.infolist()}
-            self._check_members(len(archive.infolist()))
-            self._root, description = self._describe(archive)
+        self._zip = zipfile.ZipFile(stream)
+        self._members = {member.filename: member for member in self._zip.infolist()}
+        self._check_members(len(self._zip.infolist()))
+        self._root, description = self._describe()
         self.declared = sum(member.file_size for member in self._members.values())
         unpickler = _weights_only_unpickler.Unpickler(io.BytesIO(description), encoding="utf-8")
         unpickler.persistent_load = self._load  # type: ignore[method-assign]
@@ -139,7 +141,7 @@ class _Archive:
                     "otherwise than by deflate"
                 )
 
-    def _describe(self, archive: zipfile.ZipFile) -> tuple[str, bytes]:
+    def _describe(self) -> tuple[str, bytes]:
         """Return the name of the archive's one folder, and the pickle in it."""
         path = self._file.path
         descriptions = [
@@ -151,12 +153,12 @@ class _Archive:
             raise _Refused(f"{path} is refused: its data.pkl inflates far beyond the file's size")
         root = descriptions[0].filename.removesuffix("data.pkl")
         order = self._members.get(f"{root}byteorder")
-        if order is not None and archive.open(order).read(9) != sys.byteorder.encode():
+        if order is not None and self._zip.open(order).read(9) != sys.byteorder.encode():
             raise _Refused(f"{path} is refused: it was written with another byte order")
-        return root, archive.read(descriptions[0])
+        return root, self._zip.read(descriptions[0])
 
     def _load(self, saved: tuple[Any, ...]) -> TypedStorage:
-        """Return a storage that the pickle refers to, with its size but without memory."""
+        """Return a storage that the pickle refers to, without memory unless it is compressed."""
         kind, storage, key, _, numel = saved
         dtype = torch.uint8 if storage is UntypedStorage else storage.dtype
         size = numel * dtype.itemsize
@@ -164,8 +166,12 @@ class _Archive:
             raise _Refused(
                 f"{self._file.path} is damaged: storage {key!r} does not have {size} bytes"
             )
-        if key not in self._storages:
-            self._starts[key] = self._start(self._member(key))
+        member = self._member(key)
+        if key not in self._storages and size and member.compress_type != zipfile.ZIP_STORED:
+            values = torch.frombuffer(bytearray(self._zip.read(member)), dtype=torch.uint8)
+            self._storages[key] = values.untyped_storage()
+        elif key not in self._storages:
+            self._starts[key] = self._start(member)
             self._storages[key] = UntypedStorage(size, device="meta")
             self._keys[self._storages[key]._cdata] = key
         return TypedStorage(wrap_storage=self._storages[key], dtype=dtype, _internal=True)
@@ -174,17 +180,14 @@ class _Archive:
         return self._members[f"{self._root}data/{key}"]
 
     def _start(self, member: zipfile.ZipInfo) -> int:
-        """Return the offset in the file at which a member's bytes start."""
+        """Return the offset in the file at which the bytes of a stored member start."""
         self._stream.seek(member.header_offset)
         magic, name, extra = _LOCAL.unpack(self._stream.read(_LOCAL.size))
         start: int = member.header_offset + _LOCAL.size + name + extra
         written = self._stream.read(name).decode("utf-8" if member.flag_bits & 0x800 else "cp437")
-        stored = member.compress_type == zipfile.ZIP_STORED
-        if (
-            (magic, written) != (_MAGIC, member.orig_filename)
-            or start + member.compress_size > self._file.size
-            or (stored and member.compress_size != member.file_size)
-        ):
+        whole = member.file_size in (0, member.compress_size)
+        fits = whole and start + member.compress_size <= self._file.size
+        if (magic, written) != (_MAGIC, member.orig_filename) or not fits:
             raise _Refused(f"{self._file.path} is damaged: {member.filename!r} is not in its place")
         return start
 
@@ -202,11 +205,8 @@ class _Archive:
         end = start + (span * size if tensor.numel() else 0)
         if end > member.file_size:
             raise _Refused(f"{self._file.path} is damaged: a tensor reaches beyond its storage")
-        packed = None
-        if member.compress_type != zipfile.ZIP_STORED:
-            packed, origin = Packed(origin, member.compress_size, member.CRC), 0
         strides = None if tensor.is_contiguous() else stride
-        return Place(self._file, tensor.dtype, shape, origin + start, origin + end, strides, packed)
+        return Place(self._file, tensor.dtype, shape, origin + start, origin + end, strides)
 
 
 def _checked(

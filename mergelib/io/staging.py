@@ -72,7 +72,16 @@ def _make_parent(output: Path) -> None:
 @contextlib.contextmanager
 def _created(output: Path, folder: bool) -> Iterator[Path]:
     """Create a hidden file or folder, lock it, and remove it at the end."""
-    partial, lock = _create(output, folder)
+    for _ in range(_TRIES):
+        partial = _hidden(output, _PARTIAL)
+        try:
+            partial.mkdir() if folder else partial.touch(exist_ok=False)
+            lock = _lock(partial)
+            break
+        except (_Taken, FileNotFoundError):  # by another run's sweep, before it was locked
+            _make_parent(output)
+    else:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(output))
     try:
         with contextlib.suppress(FileNotFoundError):
             mode = stat.S_IMODE(output.stat().st_mode)  # as private from the start, and writable
@@ -80,21 +89,7 @@ def _created(output: Path, folder: bool) -> Iterator[Path]:
         yield partial
     finally:
         _remove(partial)
-        if lock is not None:
-            os.close(lock)
-
-
-def _create(output: Path, folder: bool) -> tuple[Path, int | None]:
-    for _ in range(_TRIES):
-        partial = _hidden(output, _PARTIAL)
-        try:
-            partial.mkdir() if folder else partial.touch(exist_ok=False)
-            lock = _lock(partial)
-        except (_Taken, FileNotFoundError):  # by another run's sweep, before it was locked
-            _make_parent(output)
-            continue
-        return partial, lock
-    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(output))
+        _unlock(lock)
 
 
 def _take_modes(output: Path, partial: Path, folder: bool) -> None:
@@ -183,36 +178,39 @@ def _replace_folder(partial: Path, output: Path) -> None:
     else:
         _remove(old)
     finally:
-        if lock is not None:
-            os.close(lock)
+        _unlock(lock)
 
 
 def _restore(output: Path) -> None:
     """Restore a replaced folder if a killed run left nothing in its place."""
-    for old in _leftovers(output, _REPLACED):
-        if os.path.lexists(output):
-            return
-        with _held(old) as ours:
-            if ours:
-                with contextlib.suppress(OSError):  # another run was faster
-                    os.rename(old, output)
+    for old in _abandoned(output, _REPLACED):
+        if not os.path.lexists(output):
+            with contextlib.suppress(OSError):  # another run was faster
+                os.rename(old, output)
 
 
 def _sweep(output: Path, kind: str) -> None:
     """Remove what killed runs left."""
-    for stale in _leftovers(output, kind):
-        with _held(stale) as ours:
-            if ours:
-                _remove(stale)
+    for stale in _abandoned(output, kind):
+        _remove(stale)
 
 
-def _leftovers(output: Path, kind: str) -> list[Path]:
-    """Return the paths whose names `_hidden` may have made."""
+def _abandoned(output: Path, kind: str) -> Iterator[Path]:
+    """Yield the paths with a name of `_hidden` whose run was killed; each is locked meanwhile."""
     ours = re.compile(rf"\.{re.escape(output.name)}\.[0-9a-f]{{8}}\.{kind}")
-    try:
-        return sorted(path for path in output.parent.iterdir() if ours.fullmatch(path.name))
-    except PermissionError:  # a folder that may be written and not listed
-        return []
+    paths: list[Path] = []
+    with contextlib.suppress(PermissionError):  # a folder that may be written and not listed
+        paths += sorted(path for path in output.parent.iterdir() if ours.fullmatch(path.name))
+    for path in paths:
+        try:
+            lock = _lock(path)
+        except (_Taken, OSError):
+            continue
+        try:
+            if lock is not None:
+                yield path
+        finally:
+            _unlock(lock)
 
 
 def _hidden(output: Path, kind: str) -> Path:
@@ -221,20 +219,6 @@ def _hidden(output: Path, kind: str) -> Path:
 
 class _Taken(Exception):
     """Another process holds the lock, or the path now names another file."""
-
-
-@contextlib.contextmanager
-def _held(path: Path) -> Iterator[bool]:
-    """Try to lock a leftover path; yield whether the lock was free."""
-    try:
-        lock = _lock(path)
-    except (_Taken, OSError):
-        lock = None
-    try:
-        yield lock is not None
-    finally:
-        if lock is not None:
-            os.close(lock)
 
 
 def _lock(path: Path) -> int | None:
@@ -255,6 +239,11 @@ def _lock(path: Path) -> int | None:
         os.close(descriptor)
         raise _Taken
     return descriptor
+
+
+def _unlock(lock: int | None) -> None:
+    if lock is not None:
+        os.close(lock)
 
 
 def _remove(path: Path) -> None:

@@ -66,7 +66,7 @@ def write_tensors(
             raise ValueError(f"{key!r} cannot name a tensor: safetensors reserves this name")
         if tensor.dtype not in _CODES:
             raise ValueError(f"{key!r} has dtype {tensor.dtype}, which safetensors cannot hold")
-        start, end = end, end + size_of(tensor)
+        start, end = end, end + tensor.nbytes
         shape = list(tensor.shape)
         header[key] = {"dtype": _CODES[tensor.dtype], "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
@@ -78,8 +78,3 @@ def write_tensors(
             raw = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
             stream.write(raw.view(torch.uint8).numpy().data)
             del tensor, raw  # else they would live on while the next one is made
-
-
-def size_of(tensor: Tensor) -> int:
-    """Return the size of a tensor's entries in bytes."""
-    return tensor.numel() * tensor.element_size()

@@ -5,8 +5,10 @@ ties, and passes chunks that fit the cache to element-wise rules. `merge` runs i
 memory and `mergelib.merge_files` on files, so both agree bit for bit.
 """
 
-from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass, field, replace
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,14 +18,13 @@ from mergelib import statedict
 from mergelib.inspection.companions import check_companions
 from mergelib.inspection.kinds import IsMatrix as IsMatrix
 from mergelib.inspection.kinds import Matrices, kinds_of
-from mergelib.inspection.values import check_integers, check_ties
-from mergelib.inspection.watch import Watch
+from mergelib.inspection.watch import Watch, check_integers, check_ties
 from mergelib.io import Model, Models, as_state, as_states
 from mergelib.merging.applying import (
     NotFinite,
     apply_rule,
     dtypes,
-    explain_not_finite,
+    not_finite,
     own_seed,
     precision,
 )
@@ -31,10 +32,12 @@ from mergelib.messages.brief import Brief
 from mergelib.messages.kinds import is_finite_number
 from mergelib.messages.refusals import check_device
 from mergelib.parts import Missing, Parts, Patterns, Selection, select
+from mergelib.progress import progress
 from mergelib.registry import Method, get_method
 from mergelib.statedict import (
     FLOATS,
     StateDict,
+    is_finite,
     is_matrix,
     is_statistic,
     layout_of,
@@ -61,12 +64,7 @@ class Source(Brief):
     pretrained: StateDict | None
     selection: Selection
     aliases: Mapping[str, str]
-    kinds: Mapping[str, bool] = field(default_factory=dict)
-
-    @property
-    def names(self) -> list[str]:
-        """The experts' names."""
-        return list(self.experts)
+    kinds: Mapping[str, bool]
 
     @property
     def reference(self) -> StateDict:
@@ -83,16 +81,36 @@ class Source(Brief):
         return iter(self.selection.keys)
 
     def check(self, *, parts: bool = True) -> None:
-        """Raise ``ValueError`` for integers or ties that differ between models."""
-        check_agreement(self.models, self.selection.merged, self.aliases, parts=parts)
+        """Raise ``ValueError`` for integers or ties that differ, which cannot be merged."""
+        models, merged = self.models, self.selection.merged
+        check_integers(models, merged, self.aliases.keys(), parts=parts)
+        check_ties(models, {name: tied_keys(model) for name, model in models.items()}, merged)
 
-    def check_companions(
-        self, experts: Mapping[str, object], pretrained: object | None = None
-    ) -> None:
-        """Compare the files beside weights, of models as the caller gave them."""
-        models = experts if pretrained is None else {"pretrained": pretrained, **experts}
-        layout = layout_of(self.reference)
-        check_companions(models, layout, self.selection.merged, {*self.selection.keys})
+    def look_through(self) -> None:
+        """Refuse values that are not finite, and warn about models that are unrelated or equal."""
+        watch = Watch([*self.experts], pretrained=self.pretrained is not None)
+        for key, kind in layout_of(self.reference).items():
+            if not is_weight(key, kind):
+                continue
+            read = partial(self.read, key)
+            if key in self.selection.merged and key not in self.aliases:
+                watch.add(read)
+            else:
+                for number in range(len(self.models)):
+                    read(number)
+        watch.tell()
+
+    def read(self, key: str, number: int) -> Tensor:
+        """Return a model's tensor, the base's last; ValueError, naming it, unless it is finite."""
+        name = [*self.experts, "pretrained"][number]
+        tensor = self.models[name][key]
+        if not is_finite(tensor):
+            raise ValueError(not_finite(f"{name}[{key!r}]", tensor))
+        return tensor
+
+    def matrices(self, decide: IsMatrix) -> Matrices:
+        """Return the predicate of what low-rank methods treat as a matrix in these models."""
+        return Matrices(decide, layout_of(self.reference), self.kinds)
 
     def load(self, key: str) -> Group:
         """Return one key's tensors: the experts' and the pretrained model's."""
@@ -100,29 +118,31 @@ class Source(Brief):
         return [expert[key] for expert in self.experts.values()], pretrained
 
 
-def in_memory(
-    experts: Mapping[str, StateDict], pretrained: StateDict | None, parts: Parts | None = None
+def compare(
+    experts: Mapping[str, StateDict],
+    pretrained: StateDict | None,
+    parts: Parts | None = None,
+    given: Mapping[str, object] | None = None,
 ) -> Source:
-    """Return state dicts in memory as a `Source`; raises what `mergelib.parts.select` raises."""
-    reference = next(iter(experts.values())) if pretrained is None else pretrained
-    for name, model in {"pretrained": pretrained, **experts}.items():
-        if isinstance(model, Mapping):
+    """Compare models, in memory or files, by keys, shapes and dtypes, and return a `Source`.
+
+    The files beside ``given``, the models as the caller gave them, are compared as well. It raises
+    what `mergelib.parts.select` and `mergelib.inspection.companions.check_companions` raise.
+    """
+    models = {**({} if pretrained is None else {"pretrained": pretrained}), **experts}
+    for name, model in models.items():
+        statedict.check_mapping(model, name)
+        if layout_of(model) is model:
             statedict.check_values(name, model)
-    aliases = tied_keys(reference) if isinstance(reference, Mapping) else {}
-    selection = select(experts, pretrained, parts, tied=aliases)
-    return Source(experts, pretrained, selection, aliases)
-
-
-def check_agreement(
-    models: Mapping[str, StateDict],
-    merged: Set[str],
-    aliases: Mapping[str, str],
-    *,
-    parts: bool = True,
-) -> None:
-    """Raise ``ValueError`` if models differ in integers or ties, which cannot be merged."""
-    check_integers(models, merged, aliases.keys(), parts=parts)
-    check_ties(models, {name: tied_keys(model) for name, model in models.items()}, merged)
+    reference = next(iter(models.values()))
+    aliases = tied_keys(reference)
+    layouts = {name: layout_of(model) for name, model in experts.items()}
+    base = None if pretrained is None else layout_of(pretrained)
+    selection = select(layouts, base, parts, tied=aliases)
+    known = {name: model for name, model in (given or {}).items() if model is not None}
+    if known:
+        check_companions(known, layout_of(reference), selection.merged, {*selection.keys})
+    return Source(experts, pretrained, selection, aliases, kinds_of(known.values()))
 
 
 def tied_keys(state: StateDict) -> dict[str, str]:
@@ -199,9 +219,8 @@ def merge(
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     base = None if pretrained is None else as_state(pretrained)
     models = named(experts)
-    source = in_memory(as_states(models), base, Parts(include, exclude, missing))
-    source.check_companions(models, pretrained)
-    source = replace(source, kinds=kinds_of([pretrained, *models.values()]))
+    parts = Parts(include, exclude, missing)
+    source = compare(as_states(models), base, parts, {"pretrained": pretrained, **models})
     return dict(merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix))
 
 
@@ -213,18 +232,8 @@ def merge_checked(
     **hyperparameters: Any,
 ) -> dict[str, Tensor]:
     """Run `merge` without checks and warnings, for state dicts that were checked before."""
-    source = in_memory(experts, pretrained)
+    source = compare(experts, pretrained)
     return dict(merge_tensors(get_method(method), source, hyperparameters, quiet=True))
-
-
-def watch_in_memory(source: Source) -> None:
-    """Warn about models that are unrelated or equal, for methods outside the loop."""
-    watch = Watch(source.names, pretrained=source.pretrained is not None)
-    for key in source:
-        merged = key in source.selection.merged and key not in source.aliases
-        if merged and source.reference[key].is_floating_point():
-            watch.add(*source.load(key))
-    watch.tell()
 
 
 def merge_tensors(
@@ -235,21 +244,24 @@ def merge_tensors(
     device: torch.device | str | None = None,
     matrices: IsMatrix = is_matrix,
     quiet: bool = False,
+    shown: bool = False,
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield ``(key, merged tensor)`` for every key of a source, in order.
 
-    Arguments, errors and warnings (none if ``quiet``) are those of `merge`.
+    Arguments, errors and warnings (none if ``quiet``) are those of `merge`. Every pass has a
+    progress bar if ``shown``.
     """
     source.check()
     options = {**method.hyperparameters, **hyperparameters}
     further: Mapping[str, dict[str, Any]] = {}
     if method.prepare is not None:
-        further = method.prepare(lambda: _floating(source, device), **options)
+        label = f"{method.name}, first pass" if shown else ""
+        further = method.prepare(lambda: first_pass(source, device, label), **options)
     done: dict[str, Tensor] = {}
     tied = set(source.aliases.values())
-    watch = Watch(source.names, pretrained=source.pretrained is not None)
-    predicate = Matrices(matrices, layout_of(source.reference), source.kinds)
-    for key in source:
+    watch = Watch([*source.experts], pretrained=source.pretrained is not None)
+    predicate = source.matrices(matrices)
+    for key in _passed(source, method.name if shown else ""):
         if key in source.aliases:
             merged = done[source.aliases[key]]
         elif key in source.selection.merged:
@@ -257,7 +269,9 @@ def merge_tensors(
             arguments = {**options, **further.get(key, {})}
             merged = _merge_one(method, source, key, group, arguments, device, predicate)
             if merged.is_floating_point() and not quiet:
-                watch.add(*group)
+                tensors = group[0] if group[1] is None else [*group[0], group[1]]
+                watch.add(tensors.__getitem__)
+                del tensors
                 predicate.note(key, merged)
             del group  # so that it is freed before the next load
         else:
@@ -291,21 +305,17 @@ def _merge_one(
     target = reference.device if device is None else torch.device(device)
     chosen = method
     if is_statistic(key):
-        chosen = get_method("average")
-        arguments = _for_statistics(arguments, len(experts))
+        chosen, weights = get_method("average"), arguments.get("weights")
+        arguments = {} if weights is None else {"weights": weights}
+        if weights is not None and len(weights) == len(experts):
+            finite = all(map(is_finite_number, weights))  # `average` refuses others
+            arguments["weights"] = proportions(weights) if finite else weights
     applies = chosen.elsewhere is None or matrices(key, reference)
-    try:
+    with contextlib.suppress(NotFinite):
         return apply_rule(chosen, applies, experts, pretrained, arguments, target)
-    except NotFinite:
-        raise ValueError(explain_not_finite(key, source.names, experts, pretrained)) from None
-
-
-def _for_statistics(arguments: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return `average`'s arguments for running statistics: the method's own weights, if any."""
-    weights = arguments.get("weights")
-    if weights is None or len(weights) != count or not all(map(is_finite_number, weights)):
-        return {} if weights is None else {"weights": weights}  # which `average` refuses
-    return {"weights": proportions(weights)}
+    for number in range(len(source.models)):
+        source.read(key, number)
+    raise ValueError(f"merging {key!r} overflowed: its inputs are finite, the result is not")
 
 
 def is_weight(key: str, tensor: Tensor) -> bool:
@@ -320,15 +330,43 @@ def is_weight(key: str, tensor: Tensor) -> bool:
     return True
 
 
-def _floating(source: Source, device: torch.device | str | None) -> Iterator[tuple[str, Group]]:
-    """Yield the weights that a first pass reads, on the device of the merge."""
-    for key in source:
-        if key in source.selection.merged and key not in source.aliases:
-            experts, pretrained = source.load(key)
-            if is_weight(key, experts[0]) and experts[0].numel() and not is_statistic(key):
-                target = experts[0].device if device is None else device
-                # Of one dtype they are left in it, as what reads them casts piece by piece.
-                mixed = len(dtypes(experts, pretrained)) > 1
-                dtype = precision(experts, pretrained) if mixed else None
-                moved = None if pretrained is None else pretrained.to(target, dtype)
-                yield key, ([expert.to(target, dtype) for expert in experts], moved)
+def weights_of(
+    source: Source,
+    device: torch.device | str | None = None,
+    *,
+    wide: bool = True,
+    label: str = "",
+) -> Iterator[tuple[str, Group]]:
+    """Yield every weight that is merged, tied ones once, in float32 or wider if ``wide``."""
+    for key in _passed(source, label):
+        if key not in source.selection.merged or key in source.aliases:
+            continue
+        experts, pretrained = source.load(key)
+        if is_weight(key, experts[0]):
+            target = experts[0].device if device is None else device
+            convert = wide or len(dtypes(experts, pretrained)) > 1
+            dtype = precision(experts, pretrained) if convert else None
+            moved = None if pretrained is None else pretrained.to(target, dtype)
+            yield key, ([expert.to(target, dtype) for expert in experts], moved)
+
+
+def first_pass(
+    source: Source, device: torch.device | str | None = None, label: str = ""
+) -> Iterator[tuple[str, Group]]:
+    """Yield the weights that a first pass reads, which casts them piece by piece."""
+    for key, group in weights_of(source, device, wide=False, label=label):
+        if group[0][0].numel() and not is_statistic(key):
+            yield key, group
+
+
+def _passed(source: Source, label: str) -> Iterator[str]:
+    """Yield the keys of a source, with a progress bar in bytes if there is a label."""
+    if not label:
+        yield from source
+        return
+    layout = layout_of(source.reference)
+    sizes = {key: layout[key].nbytes for key in source}
+    with progress(desc=label, total=sum(sizes.values()), unit="B", unit_scale=True) as bar:
+        for key, size in sizes.items():
+            yield key
+            bar.update(size)

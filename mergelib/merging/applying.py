@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,13 +31,7 @@ class _Computable(Sequence[Tensor]):
     def __len__(self) -> int:
         return len(self._tensors)
 
-    @overload
-    def __getitem__(self, place: int) -> Tensor: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> "_Computable": ...
-
-    def __getitem__(self, place: int | slice) -> "Tensor | _Computable":
+    def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return _Computable(self._tensors[place], self._dtype, self._device, self._checked)
         tensor = self._tensors[place].to(device=self._device, dtype=self._dtype)
@@ -108,7 +102,9 @@ def _in_pieces(
     if not out.numel():
         return out
     shape: tuple[int, ...] = (-1,)
-    step = _chunk_size(method, out.numel(), device)
+    step = out.numel()
+    if method.draws or device.type == "cpu":  # draws must not depend on the device
+        step = LONG if method.linear and device.type == "cpu" else CHUNK
     if not elementwise:
         width = out.numel() // (len(out) if out.dim() > 1 else 1)
         shape, step = (-1, width), max(1, step // width)
@@ -121,28 +117,6 @@ def _in_pieces(
             arguments["seed"] = own_seed(seed, start) if start else seed
         flat[piece] = call([e[piece] for e in experts], [b[piece] for b in base], **arguments)
     return out
-
-
-def _chunk_size(method: Method, entries: int, device: torch.device) -> int:
-    """Return how many entries an element-wise rule receives at a time."""
-    if method.linear and device.type == "cpu":
-        return LONG
-    if method.draws or device.type == "cpu":  # draws must not depend on the device
-        return CHUNK
-    return max(1, entries)
-
-
-def explain_not_finite(
-    key: str, names: Sequence[str], experts: Sequence[Tensor], pretrained: Tensor | None
-) -> str:
-    """Return the error message for a merge that met a value that is not finite."""
-    inputs = dict(zip(names, experts, strict=True))
-    if pretrained is not None:
-        inputs["pretrained"] = pretrained
-    for name, tensor in inputs.items():
-        if not torch.isfinite(tensor).all():
-            return not_finite(f"{name}[{key!r}]", tensor)
-    return f"merging {key!r} overflowed: its inputs are finite, the result is not"
 
 
 def not_finite(what: str, tensor: Tensor) -> str:

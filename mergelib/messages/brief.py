@@ -46,7 +46,7 @@ def brief(value: Any) -> str:
 def _mapping(value: Mapping[Any, Any]) -> str:
     value = getattr(value, "layout", value)  # of a checkpoint, so that no tensor is read
     if value and all(isinstance(part, Tensor) for part in value.values()):
-        size = sum(part.numel() * part.element_size() for part in value.values())
+        size = sum(part.nbytes for part in value.values())
         return f"<{len(value)} tensors, {_bytes(size)}>"
     text = repr(value) if all(isinstance(v, _PLAIN) for v in value.values()) else ""
     if not value or 0 < len(text) <= LONGEST:

@@ -1,11 +1,21 @@
-"""Check whether a value fits an annotation, and describe the annotation in words."""
+"""Refuse values that do not fit an annotation, which is described in words."""
 
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from mergelib.messages.brief import brief
+
+# Numbers in a range: the type, the range in words, and whether a number of the type lies in it.
+Share = Annotated[float, "0..1", lambda x: 0 <= x <= 1]
+BelowOne = Annotated[float, "at least 0 and below 1", lambda x: 0 <= x < 1]
+NotNegative = Annotated[float, "at least 0", lambda x: x >= 0]
+Positive = Annotated[float, "a positive number", lambda x: x > 0]
+Count = Annotated[int, "an integer of at least 0", lambda n: n >= 0]
+Size = Annotated[int, "an integer of at least 1", lambda n: n >= 1]
 
 
 def is_finite_number(value: object) -> bool:
@@ -22,7 +32,7 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
     A parameter without annotation counts as a number if its default is one.
     """
     try:
-        annotations = get_type_hints(function)
+        annotations = get_type_hints(function, include_extras=True)
     except NameError:  # of a name that is only known where the function was written
         annotations = {}
     numbers = {
@@ -33,48 +43,63 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
     return {**numbers, **annotations}
 
 
-def fits(kind: Any, value: Any) -> bool:
-    """Whether a value fits an annotation; any text fits a ``Literal``.
+def check_fits(annotations: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` for the first value that does not fit its annotation."""
+    for name, value in values.items():
+        words, fits = _described(annotations.get(name, Any))
+        if not fits(value):
+            raise ValueError(f"{name} is {brief(value)}, expected {words}")
 
-    Methods check choices, lengths and ranges themselves, with messages of their own.
+
+def _described(kind: Any) -> tuple[str, Callable[[Any], bool]]:
+    """Return an annotation in words, and whether a value fits it.
+
+    Methods check lengths themselves, with messages of their own.
     """
     origin, inner = get_origin(kind), get_args(kind)
-    if kind in (None, NoneType):
-        return value is None
-    if kind is float:
-        return is_finite_number(value) and not isinstance(value, bool)
-    if kind is int:
-        return isinstance(value, Integral) and not isinstance(value, bool)
-    if kind is bool:
-        return isinstance(value, int) and value in (0, 1)
+    if kind is None or (isinstance(kind, type) and kind in _SIMPLE):
+        return _SIMPLE[kind]
+    if origin is Annotated:
+        words, fits = _described(inner[0])
+        if len(inner) != 3 or not callable(inner[2]):  # what others annotate
+            return words, fits
+        return inner[1], lambda value: fits(value) and inner[2](value)
     if origin in (Union, UnionType):
-        return any(fits(part, value) for part in inner)
+        parts = [_described(part) for part in inner]
+        words = " or ".join(words for words, _ in parts)
+        return words, lambda value: any(fits(value) for _, fits in parts)
     if origin is Literal:
-        return isinstance(value, str)
+        words = " or ".join(map(repr, inner))
+        return words, lambda value: isinstance(value, str) and value in inner
+    if origin is Callable:
+        return "a function", callable
     if origin is Mapping:
-        return isinstance(value, Mapping) and all(fits(inner[1], part) for part in value.values())
+        words, fits = _described(inner[1])
+        return (
+            f"a mapping of names, each to {words}",
+            lambda value: isinstance(value, Mapping) and all(map(fits, value.values())),
+        )
     if origin is Sequence:
-        listed = hasattr(value, "__len__") and hasattr(value, "__getitem__")
-        if not listed or isinstance(value, str | bytes | Mapping) or not getattr(value, "ndim", 1):
-            return False
-        return inner[0] is not str or all(isinstance(part, str) for part in value)
-    return True
+        if inner[0] is not str:
+            return "a list of numbers", _is_list
+        return (
+            "a list of texts",
+            lambda value: _is_list(value) and all(isinstance(part, str) for part in value),
+        )
+    return getattr(kind, "__name__", str(kind)), lambda value: True
 
 
-def in_words(kind: Any) -> str:
-    """Describe an annotation in words."""
-    origin, inner = get_origin(kind), get_args(kind)
-    simple = {float: "a finite number", int: "an integer", bool: "True or False", str: "a text"}
-    if kind in (None, NoneType):
-        return "None"
-    if kind in simple:
-        return simple[kind]
-    if origin in (Union, UnionType):
-        return " or ".join(map(in_words, inner))
-    if origin is Literal:
-        return " or ".join(map(repr, inner))
-    if origin is Sequence:
-        return "a list of texts" if inner[0] is str else "a list of numbers"
-    if origin is Mapping:
-        return f"a mapping of names, each to {in_words(inner[1])}"
-    return getattr(kind, "__name__", str(kind))
+def _is_list(value: Any) -> bool:
+    if isinstance(value, str | bytes | Mapping) or not getattr(value, "ndim", 1):
+        return False
+    return hasattr(value, "__len__") and hasattr(value, "__getitem__")
+
+
+_SIMPLE: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    None: ("None", lambda value: value is None),
+    NoneType: ("None", lambda value: value is None),
+    float: ("a finite number", lambda x: is_finite_number(x) and not isinstance(x, bool)),
+    int: ("an integer", lambda n: isinstance(n, Integral) and not isinstance(n, bool)),
+    bool: ("True or False", lambda value: isinstance(value, int) and value in (0, 1)),
+    str: ("a text", lambda value: True),
+}

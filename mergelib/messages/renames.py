@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-_OLD = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))
 _OLD_WORDS = "'weight' and 'bias' in place of 'gamma' and 'beta'"
 _TRIED = 64  # keys that prefixes are taken from
 _FEW, _ENOUGH = 4, 0.5  # keys, and a share of them, that have to match
@@ -28,9 +27,7 @@ def explain_names(name: str, actual: Iterable[str], what: str, expected: Iterabl
 
 
 def _renewed(key: str) -> str:
-    for pattern, name in _OLD:
-        key = pattern.sub(name, key)
-    return key
+    return re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", key))
 
 
 def _words(old: str, new: str) -> str:

@@ -1,26 +1,23 @@
 """Exact k-th largest magnitude of task vectors τ_t = θ_t − θ_0, without a sort or a full copy.
 
 The threshold of TIES (Yadav et al., 2023) is an order statistic of perhaps 10⁸ numbers, which may
-be in files. Usually two passes find it: a strided sample suggests a bracket, then one pass counts
-the magnitudes above it and collects those inside. If the bracket misses, a wider one is tried on
-the right side; if too many lie inside, the interval is bisected over floating-point bit patterns.
-The search ends on any data, and its answer does not depend on the sample. Symbols: T experts, n
-entries each, k = ceil(density · n).
+be in files. The bits of a number that is not negative are ordered as the number, so one pass counts
+how often each value of the highest 16 bits occurs, which fixes these bits of the answer, and a
+second pass counts the next 16 among the numbers that agree so far. Float64 needs two more passes.
+Symbols: T experts, n entries each, k = ceil(density · n).
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 Parameters = Iterable[tuple[Sequence[Tensor], Tensor | None]]
 
-SAMPLE = 2**19  # entries sampled of each expert, at most
-CAPACITY = 2**22  # entries collected of each expert in one pass, at most
-STRIDE = 7  # strides are its powers: coprime to usual widths, so a sample visits every column
-CHUNK = 2**18  # entries at a time on a CPU, where the buffers then stay in the cache
-CHUNK_CUDA = 2**24
+CHUNK = 2**18  # entries at a time, which fit a cache
+DIGIT = 16  # bits that one pass finds
+_BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def count_to_keep(density: float, entries: int) -> int:
@@ -43,143 +40,50 @@ def magnitude_thresholds(tensors: Callable[[], Parameters], density: float) -> l
 
     Args:
         tensors: returns an iterator over (T experts' tensors, pretrained tensor) at every call;
-            with None for pretrained the experts' tensors are task vectors. About 20 MB per expert
-            are used.
+            with None for pretrained the experts' tensors are task vectors.
         density: k = ceil(density · n), in (0, 1].
 
     Raises:
         ValueError: density is out of range, or there are no entries.
     """
-    sample, entries = _strided_sample(tensors)
-    k = count_to_keep(density, entries)
-    if not entries:
-        raise ValueError("no entries to select the largest from")
-    searches = [_Search(k, entries, row[~row.isnan()]) for row in sample]
-    scratch = _Scratch(sample)
-    while pending := [t for t, search in enumerate(searches) if search.answer is None]:
-        for experts, pretrained in tensors():
-            flat = {t: experts[t].reshape(-1) for t in pending}
-            base = None if pretrained is None else pretrained.reshape(-1)
-            for start in range(0, experts[0].numel(), scratch.size):
-                piece = slice(start, start + scratch.size)
-                origin = None if base is None else base[piece]
-                for t in pending:
-                    searches[t].scan(*scratch.magnitudes(flat[t][piece], origin))
-        for t in pending:
-            searches[t].conclude()
-    return [search.answer for search in searches if search.answer is not None]
+    count_to_keep(density, 1)  # refuse a density out of range even without entries
+    return _search(tensors, density, torch.float32) or _search(tensors, density, torch.float64)
 
 
-class _Search:
-    """Search for the ``rank``-th largest of ``entries`` magnitudes, known to lie in [low, high]."""
-
-    def __init__(self, rank: int, entries: int, sample: Tensor) -> None:
-        self.rank, self.share, self.sample = rank, rank / entries, sample
-        self.low, self.high = 0.0, math.inf
-        # A rank in a random sample of size s has a standard deviation of at most √s/2.
-        self.margin = 1 + 2 * math.sqrt(len(sample))
-        self.bisecting = False
-        self.answer: float | None = None
-        self._probe()
-
-    def scan(self, magnitudes: Tensor, buffer: Tensor, mask: Tensor) -> None:
-        """Count some magnitudes; ``buffer`` and ``mask`` are scratch space of the same shape."""
-        # Comparing into a floating buffer and summing it is faster than counting booleans.
-        self.above += int(torch.gt(magnitudes, self.top, out=buffer).sum())
-        torch.clamp(magnitudes, self.bottom, self.top, out=buffer)
-        candidates = magnitudes[torch.eq(magnitudes, buffer, out=mask)]
-        at_top, at_bottom = candidates == self.top, candidates == self.bottom
-        self.at_top += int(at_top.sum())
-        inside = candidates[~(at_top | at_bottom)]
-        self.at_bottom += int((at_bottom & ~at_top).sum())
-        self.inside += len(inside)
-        if self.inside > CAPACITY:
-            self.values.clear()
-        else:
-            self.values.append(inside)
-
-    def conclude(self) -> None:
-        """Set the answer, or the next bracket, after a full pass."""
-        rank = self.rank - self.above
-        if rank <= 0:  # the answer lies above the bracket
-            self.low = self.top
-        elif rank <= self.at_top:
-            self.answer = self.top
-        elif rank <= self.at_top + self.inside:
-            if self.values:
-                self.answer = _largest(torch.cat(self.values), rank - self.at_top)
-            else:
-                self.low, self.high, self.bisecting = self.bottom, self.top, True
-        elif rank <= self.at_top + self.inside + self.at_bottom or self.bottom == 0:
-            self.answer = self.bottom
-        else:
-            self.high = self.bottom
-        self.margin *= 8
-        self._probe()
-
-    def _probe(self) -> None:
-        """Choose the next bracket and reset the counts."""
-        self.bottom, self.top = self.low, self.high
-        if self.bisecting:
-            self.bottom = _halfway(self.low, self.high, self.sample.dtype)
-        else:
-            expected = self.share * len(self.sample)
-            first, last = math.floor(expected - self.margin), math.ceil(expected + self.margin)
-            if first >= 1:
-                self.top = min(self.high, _largest(self.sample, first))
-            if last <= len(self.sample):
-                self.bottom = max(self.low, _largest(self.sample, last))
-        self.above = self.at_top = self.inside = self.at_bottom = 0
-        self.values: list[Tensor] = []
+def _search(tensors: Callable[[], Parameters], density: float, dtype: torch.dtype) -> list[float]:
+    """Return the thresholds, or nothing if a tensor is wider than ``dtype``."""
+    ranks: dict[int, int] = {}  # of the answers, among the numbers that agree with them so far
+    found: dict[int, int] = {}  # the answers' highest bits
+    for shift in range(8 * dtype.itemsize - DIGIT, -1, -DIGIT):
+        counts: dict[int, Tensor] = {}
+        for t, bits in _magnitudes(tensors, dtype):
+            if bits.dtype != _BITS[dtype]:
+                return []
+            if found:
+                bits = bits[bits >> (shift + DIGIT) == found[t]]
+            digits = torch.bincount(bits >> shift & 2**DIGIT - 1, minlength=2**DIGIT)
+            counts[t] = digits.to(counts[t].device) + counts[t] if t in counts else digits
+        if not counts:
+            raise ValueError("no entries to select the largest from")
+        for t, count in counts.items():
+            rank = ranks.get(t) or count_to_keep(density, int(count.sum()))
+            reached = count.flip(0).cumsum(0)  # how many entries have this digit or a larger one
+            place = int((reached < rank).sum())
+            ranks[t] = rank - int(reached[place - 1] if place else 0)
+            found[t] = found.get(t, 0) << DIGIT | 2**DIGIT - 1 - place
+    return [torch.tensor(bits, dtype=_BITS[dtype]).view(dtype).item() for bits in found.values()]
 
 
-class _Scratch:
-    """Buffers for one chunk, allocated once because fresh memory costs page faults."""
-
-    def __init__(self, like: Tensor) -> None:
-        self.size = CHUNK if like.device.type == "cpu" else CHUNK_CUDA
-        self._buffers = [torch.empty(self.size, dtype=like.dtype, device=like.device) for _ in "ab"]
-        self._mask = torch.empty(self.size, dtype=torch.bool, device=like.device)
-
-    def magnitudes(self, expert: Tensor, origin: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return |expert − origin| in one buffer, another buffer, and a mask of equal length."""
-        entries = len(expert)
-        magnitudes, buffer = (part[:entries] for part in self._buffers)
-        return _magnitudes(expert, origin, magnitudes), buffer, self._mask[:entries]
-
-
-def _magnitudes(expert: Tensor, origin: Tensor | None, out: Tensor | None = None) -> Tensor:
-    dtype = torch.promote_types(expert.dtype, torch.float32)
-    if origin is None:
-        return torch.abs(expert.to(dtype), out=out)
-    return torch.sub(expert.to(dtype), origin.to(dtype), out=out).abs_()
-
-
-def _strided_sample(tensors: Callable[[], Parameters]) -> tuple[Tensor, int]:
-    """Return magnitudes at evenly spaced positions, ``(T, at most SAMPLE)``, and the count n."""
-    parts: list[Tensor] = []
-    stride, size, entries = 1, 0, 0
+def _magnitudes(
+    tensors: Callable[[], Parameters], dtype: torch.dtype
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield an expert's number and the bits of some of its magnitudes; NaN counts as 0."""
     for experts, pretrained in tensors():
-        numel = experts[0].numel()
-        while size + numel // stride >= SAMPLE:  # too many to come: thin out what is there
-            stride *= STRIDE
-            parts = [part[:, ::STRIDE].contiguous() for part in parts]
-            size = sum(part.shape[1] for part in parts)
-        spots = slice(-entries % stride, numel, stride)
-        origin = None if pretrained is None else pretrained.reshape(-1)[spots]
-        parts.append(torch.stack([_magnitudes(e.reshape(-1)[spots], origin) for e in experts]))
-        size += parts[-1].shape[1]
-        entries += numel
-    return (torch.cat(parts, dim=1) if parts else torch.empty(0, 0)), entries
-
-
-def _largest(values: Tensor, rank: int) -> float:
-    return torch.kthvalue(values, len(values) + 1 - rank).values.item()
-
-
-def _halfway(low: float, high: float, dtype: torch.dtype) -> float:
-    """Return the middle float of [low, high], 0 ≤ low; bit patterns are ordered as numbers."""
-    ends = torch.tensor([low, high], dtype=dtype)
-    bits = ends.view(torch.int64 if dtype == torch.float64 else torch.int32)
-    first, last = bits.tolist()
-    return bits.new_tensor(first + (last - first) // 2).view(dtype).item()
+        base = None if pretrained is None else pretrained.reshape(-1)
+        for t, expert in enumerate(experts):
+            kind = torch.promote_types(expert.dtype, dtype)
+            for start in range(0, expert.numel(), CHUNK):
+                piece = slice(start, start + CHUNK)
+                values = expert.reshape(-1)[piece].to(kind)
+                values = values.abs() if base is None else values.sub(base[piece].to(kind)).abs_()
+                yield t, values.nan_to_num_(0.0, math.inf).view(_BITS[kind])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mergelib.problems.examples import Examples, Inputs, as_examples
-from mergelib.statedict import StateDict
+from mergelib.statedict import StateDict, repeated
 
 Transform = Callable[[Any], Any]
 Transforms = Transform | Mapping[str, Transform] | None
@@ -21,15 +21,8 @@ Transforms = Transform | Mapping[str, Transform] | None
 
 def tied_names(model: nn.Module) -> dict[str, str]:
     """Map names of shared parameters and buffers to the first name of each."""
-    first: dict[Tensor, str] = {}
-    ties = {}
-    for named in (model.named_parameters, model.named_buffers):
-        for name, tensor in named(remove_duplicate=False):
-            if tensor in first:
-                ties[name] = first[tensor]
-            else:
-                first[tensor] = name
-    return ties
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    return repeated({**parameters, **dict(model.named_buffers(remove_duplicate=False))})
 
 
 def run_with(model: nn.Module, state: StateDict, inputs: Inputs) -> Any:

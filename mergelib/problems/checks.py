@@ -72,17 +72,3 @@ def check_finite(what: str, tensor: Tensor) -> None:
     """Refuse a tensor with NaN or Inf."""
     if not torch.isfinite(tensor).all():
         raise ValueError(f"{what} holds NaN or Inf: look at the inputs")
-
-
-def check_steps(steps: int, batch_size: int) -> None:
-    """Refuse a negative number of steps, or an empty batch."""
-    if steps < 0:
-        raise ValueError(f"steps is {steps}, expected at least 0")
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}, expected at least 1")
-
-
-def check_positive(name: str, value: float) -> None:
-    """Refuse a setting that is not above 0."""
-    if not value > 0:
-        raise ValueError(f"{name} is {value}, expected a positive number")

@@ -27,7 +27,7 @@ class Examples(Brief):
     labels: Tensor | None = None
 
     def __len__(self) -> int:
-        return len(self._tensors[0])
+        return len(next(iter(self.named.values())))
 
     def __getitem__(self, rows: Tensor | slice) -> "Examples":
         """Return some examples, by a slice or by row numbers on any device."""
@@ -40,8 +40,9 @@ class Examples(Brief):
         return Examples({name: function(x) for name, x in self.inputs.items()}, labels)
 
     @property
-    def _tensors(self) -> list[Tensor]:
-        return [self.inputs] if isinstance(self.inputs, Tensor) else [*self.inputs.values()]
+    def named(self) -> Mapping[str, Tensor]:
+        """The inputs by name, ``inputs`` if they are one tensor."""
+        return {"inputs": self.inputs} if isinstance(self.inputs, Tensor) else self.inputs
 
     @property
     def unlabelled(self) -> "Examples":
@@ -112,21 +113,26 @@ def join(parts: Sequence[Examples]) -> Examples:
     """
     if len(parts) == 1:
         return parts[0]
-    with_labels = all(part.labels is not None for part in parts)
-    labels = [part.labels for part in parts if part.labels is not None]
-    tensors = [part.inputs for part in parts if isinstance(part.inputs, Tensor)]
-    if len(tensors) == len(parts):
-        return Examples(torch.cat(tensors), torch.cat(labels) if with_labels else None)
-    dictionaries = [_with_mask(part.inputs, parts) for part in parts]
+    dictionaries = [dict(part.named) for part in parts]
+    lengths = {d["input_ids"].shape[1] for d in dictionaries if "input_ids" in d}
+    if len(lengths) > 1 or any(MASK in d for d in dictionaries):
+        for d in dictionaries:
+            if "input_ids" in d:
+                d.setdefault(MASK, torch.ones_like(d["input_ids"]))
     names = list(dictionaries[0])
     for other in dictionaries[1:]:
         if set(other) != set(names):
             raise ValueError(
                 f"batches have the inputs {', '.join(names)} and {', '.join(other)}: "
-                "expected the same ones everywhere"
+                "expected the same ones everywhere (a tensor by itself is called inputs)"
             )
-    inputs = {name: _padded([d[name] for d in dictionaries], 0) for name in names}
-    return Examples(inputs, _padded(labels, IGNORED) if with_labels else None)
+    labels = [part.labels for part in parts if part.labels is not None]
+    with_labels = len(labels) == len(parts)
+    if isinstance(parts[0].inputs, Tensor):
+        inputs = torch.cat([d["inputs"] for d in dictionaries])
+        return Examples(inputs, torch.cat(labels) if with_labels else None)
+    padded = {name: _padded([d[name] for d in dictionaries], 0) for name in names}
+    return Examples(padded, _padded(labels, IGNORED) if with_labels else None)
 
 
 def read_examples(task: str, data: Any) -> Examples:
@@ -141,18 +147,13 @@ def read_examples(task: str, data: Any) -> Examples:
         TypeError: for other data.
         ValueError: if there are no examples, numbers of labels differ, or inputs are not finite.
     """
-    if isinstance(data, Examples):
-        examples = data
-    elif isinstance(data, Tensor | Mapping | tuple):
-        examples = _one(task, data)
-    elif isinstance(data, Iterable) and not isinstance(data, str):
-        batches = [_one(task, tuple(b) if isinstance(b, list) else b) for b in data]
-        if not batches:
-            raise ValueError(f"task {task!r} has no inputs")
-        examples = join(batches)
-    else:
-        raise _unreadable(task, data)
-    return _next_token(_checked(task, examples))
+    one = isinstance(data, Examples | Tensor | Mapping | tuple | str)
+    if one or not isinstance(data, Iterable):
+        return _next_token(_checked(task, _one(task, data)))
+    batches = [_one(task, tuple(b) if isinstance(b, list) else b) for b in data]
+    if not batches:
+        raise ValueError(f"task {task!r} has no inputs")
+    return _next_token(_checked(task, join(batches)))
 
 
 def _one(task: str, batch: Any) -> Examples:
@@ -164,10 +165,13 @@ def _one(task: str, batch: Any) -> Examples:
         if labels is not None and not isinstance(labels, Tensor):
             raise TypeError(f"labels of task {task!r} are a {type(labels).__name__}, not a tensor")
         return Examples(inputs, labels)
-    if isinstance(batch, Tensor):
-        return Examples(batch)
+    if isinstance(batch, Examples | Tensor):
+        return as_examples(batch)
     if not isinstance(batch, Mapping):
-        raise _unreadable(task, batch)
+        raise TypeError(
+            f"data of task {task!r} are a {type(batch).__name__}, expected a tensor, a pair of "
+            "inputs and labels, a dictionary of tensors, or a loader of these"
+        )
     inputs = {name: x for name, x in batch.items() if name != "labels"}
     for name, x in batch.items():
         if not isinstance(x, Tensor):
@@ -178,19 +182,10 @@ def _one(task: str, batch: Any) -> Examples:
     return Examples(inputs, batch.get("labels"))
 
 
-def _unreadable(task: str, data: object) -> TypeError:
-    return TypeError(
-        f"data of task {task!r} are a {type(data).__name__}, expected a tensor, a pair of inputs "
-        "and labels, a dictionary of tensors, or a loader of these"
-    )
-
-
 def _checked(task: str, examples: Examples) -> Examples:
     """Refuse examples that are empty, differ in number or are not finite."""
-    inputs = examples.inputs
-    tensors = {"inputs": inputs} if isinstance(inputs, Tensor) else inputs
     count = len(examples)
-    for name, x in tensors.items():
+    for name, x in examples.named.items():
         if len(x) != count:
             raise ValueError(f"task {task!r} has {count} inputs and {len(x)} {name!r}")
         if x.is_floating_point() and not torch.isfinite(x).all():
@@ -216,19 +211,6 @@ def _next_token(examples: Examples) -> Examples:
     if torch.equal(labels[counted], tokens[counted]):
         labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
     return Examples(inputs, labels)
-
-
-def _with_mask(inputs: Inputs, parts: Sequence[Examples]) -> dict[str, Tensor]:
-    """Return inputs by name, with an attention mask if any part has one or lengths differ."""
-    if isinstance(inputs, Tensor):
-        raise ValueError("some batches are tensors and others dictionaries: expected one kind")
-    named = dict(inputs)
-    dictionaries = [part.inputs for part in parts if not isinstance(part.inputs, Tensor)]
-    lengths = {d["input_ids"].shape[1] for d in dictionaries if "input_ids" in d}
-    masked = len(lengths) > 1 or any(MASK in d for d in dictionaries)
-    if masked and "input_ids" in named and MASK not in named:
-        named[MASK] = torch.ones_like(named["input_ids"])
-    return named
 
 
 def _padded(tensors: Sequence[Tensor], value: int) -> Tensor:

@@ -51,15 +51,26 @@ def is_lazy(state: StateDict) -> bool:
     return hasattr(state, "layout")
 
 
-def state_to(state: StateDict, device: torch.device | str) -> StateDict:
-    """Return the state dict on a device; ties and lazy reading are kept."""
-    device = torch.empty(0, device=device).device  # "cuda" is the current one, say cuda:0
-    if is_lazy(state):
-        here = all(state[key].device == device for key in list(state)[:1])
-        parts = {key: (state, key) for key in state}
-        return state if here else LazyState(parts, layout_of(state), device)
-    if all(tensor.device == device for tensor in state.values()):
+def viewed(
+    parts: Mapping[str, tuple[StateDict, str]],
+    layout: StateDict,
+    device: torch.device | str | None = None,
+) -> StateDict:
+    """Return a `LazyState` if one of its state dicts is lazy, else its tensors."""
+    view = LazyState(parts, layout, device)
+    if any(is_lazy(state) for state, _ in parts.values()):
+        return view
+    tied = view.tied
+    loaded = {key: view[key] for key in view if key not in tied}
+    return {key: loaded[tied.get(key, key)] for key in view}
+
+
+def state_to(state: StateDict, device: torch.device | str | None) -> StateDict:
+    """Return the state dict on a device, if one is given; ties and lazy reading are kept."""
+    if device is None:
         return state
-    aliases = tied_keys(state)
-    moved = {key: tensor.to(device) for key, tensor in state.items() if key not in aliases}
-    return {key: moved[aliases.get(key, key)] for key in state}
+    device = torch.empty(0, device=device).device  # "cuda" is the current one, say cuda:0
+    looked_at = list(state)[: 1 if is_lazy(state) else None]
+    if all(state[key].device == device for key in looked_at):
+        return state
+    return viewed({key: (state, key) for key in state}, layout_of(state), device)

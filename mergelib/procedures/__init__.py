@@ -1,31 +1,16 @@
-"""Procedures: merging methods that use data.
+"""Procedures: merging methods that use data. Importing this package registers all its methods.
 
 Besides experts they take the model and its heads. `mergelib.methods` lists the data that each
 needs. CoGraM has a package of its own, `mergelib.cogram`.
 """
 
-from mergelib.procedures import (  # each registers its methods, in the order `methods` lists them
-    adamerging,
-    concrete,
-    fisher,
-    frank_wolfe,
-    multitask,
-    regmean,
-    soups,
-    surgery,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from mergelib.procedures.adapting import adapt
 from mergelib.procedures.common import Adapted
 
-__all__ = [
-    "Adapted",
-    "adamerging",
-    "adapt",
-    "concrete",
-    "fisher",
-    "frank_wolfe",
-    "multitask",
-    "regmean",
-    "soups",
-    "surgery",
-]
+__all__ = ["Adapted", "adapt"]
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -8,19 +8,15 @@ import torch
 from torch import nn
 
 from mergelib.inspection.kinds import Matrices, kinds_of
-from mergelib.io import Model, Models, as_state
+from mergelib.io import Model, Models, as_state, as_states
 from mergelib.messages.refusals import check_device
-from mergelib.parts import Missing, Parts, Patterns
+from mergelib.parts import ALL, Missing, Parts, Patterns
 from mergelib.problems.calling import Transforms
 from mergelib.problems.placing import state_to
 from mergelib.problems.problem import (
     IsMatrix,
     Problem,
-    check_models,
-    check_needs,
     checked_states,
-    read_experts,
-    read_statistics,
     with_data,
 )
 from mergelib.procedures.common import Adapted
@@ -95,34 +91,47 @@ def adapt(
     """
     check_device(device)
     chosen = get_method(method, "procedure")
-    settings = chosen.settings_from(hyperparameters)
-    needs = chosen.needs_with(settings)
-    everything = include is None and exclude is None and missing == "error"
+    chosen.check(hyperparameters)
+    needs, kind = chosen.requires, chosen.settings
+    assert needs is not None
+    assert kind is not None
+    settings = kind(**hyperparameters)
+    parts = Parts(include, exclude, missing)
     if model is None and isinstance(pretrained, nn.Module):
         model = pretrained
     models = named(experts)
-    states = read_experts(models)
+    states = as_states(models, lazy=True)
     complete = states.keys() <= (statistics or {}).keys()
     running = needs.model and not (needs.every_expert and complete)
-    arguments = {"pretrained": pretrained, "model": model, "data": data}
-    arguments |= {"start": start, "statistics": statistics}
-    check_needs(method, needs, arguments, running=running, parts=not everything)
-    unused = everything and not needs.pretrained
+    for name, useless in (("start", start), ("statistics", statistics)):
+        if useless is not None and name not in needs.accepts:
+            raise TypeError(f"{method} does not accept {name}=")
+    if parts != ALL and not needs.parts:
+        raise TypeError(f"{method} cannot merge parts of models, because it trains the whole model")
+    needed = (("pretrained", pretrained, needs.pretrained), ("model", model, running))
+    for name, value, is_needed in (*needed, ("data", data, running)):
+        if is_needed and value is None:
+            article = "the pretrained model" if name == "pretrained" else name
+            raise ValueError(f"{method} needs {article}: pass {name}=")
+    for name in statistics or {}:
+        if name not in states:
+            raise ValueError(
+                f"statistics name {name!r}, which is not an expert; there are: {', '.join(states)}"
+            )
+    base = None if parts == ALL and not needs.pretrained else pretrained
     problem = Problem(
         states,
-        pretrained={} if unused or pretrained is None else as_state(pretrained),
+        pretrained={} if base is None else as_state(base),
         model=model if running and model is not None else nn.Identity(),
         transform=transform,
         start=None if start is None else as_state(start),
-        statistics=read_statistics(statistics or {}, states),
-        parts=None if everything else Parts(include, exclude, missing),
+        statistics={name: as_state(values) for name, values in (statistics or {}).items()},
     )
-    problem = checked_states(problem)
-    check_models(problem, models, pretrained)
+    problem = checked_states(problem, parts, {"pretrained": base, **models})
     layout = layout_of(problem.pretrained or next(iter(problem.experts.values())))
     problem = replace(problem, is_matrix=Matrices(is_matrix, layout, kinds_of([model])))
     if running and data is not None:
-        problem = with_data(method, problem, needs, data, heads)
+        problem = with_data(method, problem, needs, settings, data, heads)
     result: Adapted = chosen.function(problem if device is None else problem.to(device), settings)
     return _finished(result, problem, moved=device is not None)
 
@@ -135,7 +144,7 @@ def _finished(result: Adapted, problem: Problem, *, moved: bool) -> Adapted:
         heads = {task: head.to(home) for task, head in result.heads.items()}
         result = replace(result, state=dict(state_to(result.state, home)), heads=heads)
     selection = problem.selection
-    if problem.parts is None or selection is None:
+    if selection is None or selection.merged == reference.keys():
         return result
     state = {
         key: result.state[key] if key in selection.merged else reference[key].clone()

@@ -1,6 +1,6 @@
 """The result of every procedure, and steps that several procedures share."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +9,10 @@ from torch import Tensor, nn
 
 from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
-from mergelib.problems.examples import Examples
-from mergelib.rules.arithmetic import average
 from mergelib.statedict import StateDict
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Labelled = tuple[Tensor | Examples, Tensor]
 
 
 def _empty() -> "pd.DataFrame":
@@ -53,32 +49,6 @@ def complete(merged: Mapping[str, Tensor], pretrained: StateDict) -> dict[str, T
         else:
             state[key] = merged[key] if key in merged else tensor.clone()
     return state
-
-
-def averaged(
-    experts: Mapping[str, StateDict], pretrained: StateDict, done: Collection[str]
-) -> dict[str, Tensor]:
-    """Return the average of every floating tensor that is not in ``done``."""
-    return {
-        key: average([expert[key].float() for expert in experts.values()]).to(tensor.dtype)
-        for key, tensor in pretrained.items()
-        if key not in done and tensor.is_floating_point()
-    }
-
-
-def labelled(data: Mapping[str, object], method: str) -> dict[str, Labelled]:
-    """Return task to inputs and labels; ValueError unless these match in number."""
-    checked = {}
-    for task, part in data.items():
-        if not (isinstance(part, tuple) and len(part) == 2):
-            raise ValueError(f"{method} needs labels: pass (inputs, labels) for task {task!r}")
-        inputs, labels = part
-        if len(inputs) != len(labels):
-            raise ValueError(f"task {task!r} has {len(inputs)} inputs and {len(labels)} labels")
-        if not len(inputs):
-            raise ValueError(f"task {task!r} has no inputs")
-        checked[task] = (inputs, labels)
-    return checked
 
 
 def unlabelled(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import merge_checked, tied_keys
-from mergelib.problems.checks import check_positive, check_steps
+from mergelib.messages.kinds import Count, Positive, Size
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted, complete, precise
 from mergelib.procedures.objectives import batches, loss_gradients
@@ -36,15 +36,11 @@ class ConcreteSettings:
     """
 
     scale: float = 0.3
-    temperature: float = 0.5
+    temperature: Positive = 0.5
     learning_rate: float = 1e-3
-    steps: int = 2000
-    batch_size: int = 16
+    steps: Count = 2000
+    batch_size: Size = 16
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_steps(self.steps, self.batch_size)
-        check_positive("temperature", self.temperature)
 
 
 @procedure(
@@ -81,15 +77,8 @@ def concrete(problem: Problem, settings: ConcreteSettings) -> Adapted:
             key: ((logit + _noise(logit, generator)) / temperature).sigmoid()
             for key, logit in logits.items()
         }
-        losses, gradients = loss_gradients(
-            problem.model,
-            dense | _masked(pretrained, added, relaxed),
-            list(added),
-            pretrained,
-            problem.heads,
-            next(stream),
-            problem.transform,
-        )
+        merged = dense | _masked(pretrained, added, relaxed)
+        losses, gradients = loss_gradients(problem, merged, list(added), next(stream))
         history.append({"step": step, **losses})
         for key, gradient in gradients.items():
             logits[key].grad = pull(gradient * added[key], relaxed[key], temperature)

@@ -5,7 +5,7 @@ The weights are the diagonal Fisher information of every expert on its own task 
 squared; squaring a batch's gradient would give a different, much noisier quantity.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -14,12 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from mergelib.merging import merge_checked
+from mergelib.messages.kinds import Positive, Size
 from mergelib.problems.calling import Transform, evaluating, transform_of, transformed
-from mergelib.problems.checks import check_choice, check_finite, check_positive
+from mergelib.problems.checks import check_finite
 from mergelib.problems.examples import IGNORED, MASK, Examples, Inputs, as_examples
 from mergelib.problems.gradients import ExampleGradients, example_loss
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import Adapted, averaged, complete
+from mergelib.procedures.common import Adapted, complete
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict, check_keys
@@ -38,28 +40,18 @@ class FisherSettings:
     """
 
     labels: Literal["model", "true"] = "model"
-    floor: float = 1e-6
-    batch_size: int = 32
+    floor: Positive = 1e-6
+    batch_size: Size = 32
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_choice("labels", self.labels, ("model", "true"))
-        check_positive("floor", self.floor)
-        check_positive("batch_size", self.batch_size)
-
-
-def _needs(settings: FisherSettings) -> Needs:
-    needs = Needs(every_expert=True, accepts=("statistics",))
-    if settings.labels == "model":
-        return needs
-    return replace(needs, labels="classes", setting="labels='true'")
 
 
 @procedure(
     paper="matena2022merging",
     data="inputs of every task (a few hundred)",
     settings=FisherSettings,
-    needs=_needs,
+    needs=Needs(
+        labels="classes", unless=("labels", "model"), every_expert=True, accepts=("statistics",)
+    ),
 )
 def fisher(problem: Problem, settings: FisherSettings) -> Adapted:
     """Fisher merging: Σ F_t θ_t / Σ F_t in every parameter, with diagonal Fisher information F_t.
@@ -90,23 +82,17 @@ def fisher(problem: Problem, settings: FisherSettings) -> Adapted:
             )
         what = f"the Fisher information of {name!r}"
         check_keys(sums or information, information, what, "those before")
-        _check(name, information, expert)
         for key, values in information.items():
+            if key not in expert or values.shape != expert[key].shape:
+                raise ValueError(f"the Fisher information of {key!r} does not fit expert {name!r}")
+            check_finite(f"the Fisher information of {key!r} in expert {name!r}", values)
             weight = values.clamp(min=settings.floor)
             sums[key] = sums.get(key, 0) + weight * expert[key].float()
             weights[key] = weights.get(key, 0) + weight
     pretrained = problem.pretrained
     merged = {key: (total / weights[key]).to(pretrained[key].dtype) for key, total in sums.items()}
-    plain = averaged(problem.experts, pretrained, merged)
+    plain = merge_checked("average", problem.experts, pretrained)
     return Adapted(complete({**plain, **merged}, pretrained))
-
-
-def _check(name: str, information: StateDict, expert: StateDict) -> None:
-    """Refuse Fisher information that is not finite, or does not fit the expert's parameters."""
-    for key, values in information.items():
-        if key not in expert or values.shape != expert[key].shape:
-            raise ValueError(f"the Fisher information of {key!r} does not fit expert {name!r}")
-        check_finite(f"the Fisher information of {key!r} in expert {name!r}", values)
 
 
 def diagonal_fisher(

@@ -4,17 +4,16 @@
 `mergelib.Checkpoint`s larger than memory.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mergelib.problems.checks import check_choice, check_positive
+from mergelib.messages.kinds import Size
 from mergelib.problems.problem import Problem
-from mergelib.procedures.calibration import CalibrationLoss, Tensors
 from mergelib.procedures.common import Adapted, complete, precise
+from mergelib.procedures.objectives import CalibrationLoss
 from mergelib.procedures.walk import Walk, combination, minimise
 from mergelib.registry import Needs, procedure
-from mergelib.statedict import StateDict, is_statistic, proportions
+from mergelib.statedict import is_statistic, proportions
 
 
 @dataclass(frozen=True)
@@ -22,25 +21,14 @@ class FrankWolfeSettings(Walk):
     """Hyperparameters of `frank_wolfe`: those of a `Walk`, and the ``loss`` on calibration data."""
 
     loss: Literal["cross_entropy", "entropy"] = "cross_entropy"
-    batch_size: int = 200
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("loss", self.loss, ("cross_entropy", "entropy"))
-        check_positive("batch_size", self.batch_size)
-
-
-def _needs(settings: FrankWolfeSettings) -> Needs:
-    if settings.loss == "entropy":
-        return Needs(accepts=("start",))
-    return Needs(labels="classes", setting="cross_entropy", accepts=("start",))
+    batch_size: Size = 200
 
 
 @procedure(
     paper="chen2025fwmerging",
     data="labelled examples of every task (100; unlabelled for the entropy)",
     settings=FrankWolfeSettings,
-    needs=_needs,
+    needs=Needs(labels="classes", unless=("loss", "entropy"), accepts=("start",)),
 )
 def frank_wolfe(problem: Problem, settings: FrankWolfeSettings) -> Adapted:
     """Frank-Wolfe merging: go towards the expert, or the best mixture of a few, that lowers a loss.
@@ -63,20 +51,13 @@ def frank_wolfe(problem: Problem, settings: FrankWolfeSettings) -> Adapted:
         problem.model, fixed, problem.heads, problem.data, settings.batch_size, problem.transform
     )
     theta, table, history = minimise(objective, begin, experts, settings)
-    buffers = _mixed_buffers(fixed, table.mean(axis=1).tolist(), experts)
-    merged = {**buffers, **theta}
-    state = {key: tensor.to(pretrained[key].dtype) for key, tensor in merged.items()}
-    return Adapted(complete(state, pretrained), table, history)
-
-
-def _mixed_buffers(
-    fixed: StateDict, weights: Sequence[float], experts: Mapping[str, StateDict]
-) -> Tensors:
-    """Mix floating buffers by the parameters' mean coefficients (for statistics positive ones)."""
-    return {
-        key: combination(
-            proportions(weights) if is_statistic(key) else weights, tensor.float(), experts, key
-        )
+    weights = table.mean(axis=1).tolist()  # for statistics positive ones
+    shares = {key: proportions(weights) if is_statistic(key) else weights for key in fixed}
+    buffers = {
+        key: combination(shares[key], tensor.float(), experts, key)
         for key, tensor in fixed.items()
         if tensor.is_floating_point()
     }
+    merged = {**buffers, **theta}
+    state = {key: tensor.to(pretrained[key].dtype) for key, tensor in merged.items()}
+    return Adapted(complete(state, pretrained), table, history)

@@ -16,15 +16,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
-from mergelib.problems.calling import Transforms
-from mergelib.problems.checks import check_labels, check_steps
+from mergelib.messages.kinds import Count, Size
+from mergelib.problems.checks import check_labels
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import Adapted, Labelled
+from mergelib.procedures.common import Adapted
 from mergelib.procedures.objectives import batch_rows, task_losses
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
-from mergelib.statedict import StateDict
 from mergelib.training import make_optimiser, train
 
 
@@ -41,13 +40,10 @@ class MultitaskSettings:
     """
 
     learning_rate: float = 4e-4
-    steps: int = 500
-    batch_size: int = 16
+    steps: Count = 500
+    batch_size: Size = 16
     weight_decay: float = 0.01
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_steps(self.steps, self.batch_size)
 
 
 @procedure(
@@ -77,66 +73,54 @@ def multitask(problem: Problem, settings: MultitaskSettings) -> Adapted:
         optimiser = make_optimiser(network, "adamw", settings.learning_rate, weight_decay=decay)
         return optimiser, CosineAnnealingLR(optimiser, max(1, settings.steps))
 
-    state, losses = descend(
-        problem.pretrained,
-        model=problem.model,
-        heads=problem.heads,
-        data={task: examples.pair for task, examples in problem.data.items()},
-        rows=list(islice(batches, settings.steps)),
-        optimise=optimise,
-        seed=settings.seed,
-        transform=problem.transform,
-    )
+    rows = list(islice(batches, settings.steps))
+    state, losses = descend(problem, rows, optimise, seed=settings.seed)
     history = pd.DataFrame(losses, columns=list(sizes)).rename_axis("step").reset_index()
     return Adapted(state, history=history)
 
 
 def descend(
-    state: StateDict,
-    *,
-    model: nn.Module,
-    heads: Mapping[str, nn.Module],
-    data: Mapping[str, Labelled],
+    problem: Problem,
     rows: Sequence[Mapping[str, Tensor]],
     optimise: Callable[[nn.Module], tuple[Optimizer, LRScheduler | None]],
+    *,
     seed: int,
     clip: float | None = None,
-    transform: Transforms = None,
 ) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
-    """Train a copy of the model on labelled data of all tasks: one step for each of ``rows``.
+    """Train a copy of the pretrained model on labelled data of all tasks.
+
+    Integer labels are classes, with cross-entropy (nats); floating labels are outputs of the head,
+    with mean squared error. The heads are frozen.
 
     Args:
-        state: the initial weights, not changed.
-        model: the architecture, in training mode.
-        heads: task to head, frozen and in evaluation mode.
-        data: task to inputs and labels. Integer labels are classes, with cross-entropy (nats);
-            floating labels are outputs of the head, with mean squared error.
+        problem: the pretrained model, data, heads and transform.
         rows: task to the indices of its batch, for each step, which descends the mean of their
             losses.
         optimise: maps the copy to its optimiser and schedule (or None).
         seed: of the model's draws in training.
         clip: the largest Euclidean norm of a step's whole gradient.
-        transform: maps a batch of inputs to the model's.
 
     Returns:
         The trained state, and for each step task to loss.
     """
-    classes = {task: pair for task, pair in data.items() if not pair[1].is_floating_point()}
-    check_labels(classes, model, state, heads, transform)
-    network = copy.deepcopy(model).requires_grad_()
-    network.load_state_dict(state)
+    data, heads, transform = problem.data, problem.heads, problem.transform
+    classes = {
+        task: part
+        for task, part in data.items()
+        if part.labels is not None and not part.labels.is_floating_point()
+    }
+    check_labels(classes, problem.model, problem.pretrained, heads, transform)
+    network = copy.deepcopy(problem.model).requires_grad_()
+    network.load_state_dict(problem.pretrained)
     network.train()
     frozen = {task: copy.deepcopy(heads[task]).requires_grad_(False).eval() for task in data}
     device = next(network.parameters()).device
     optimiser, schedule = optimise(network)
     history: list[dict[str, float]] = []
 
-    def loss(batch: Mapping[str, Tensor]) -> Tensor:
-        inputs, targets = (
-            {task: data[task][part][chosen].to(device) for task, chosen in batch.items()}
-            for part in (0, 1)
-        )
-        losses = task_losses(network, frozen, inputs, partial(_loss, targets), transform)
+    def loss(chosen: Mapping[str, Tensor]) -> Tensor:
+        batch = {task: data[task][numbers].to(device) for task, numbers in chosen.items()}
+        losses = task_losses(network, frozen, batch, partial(_loss, batch), transform)
         history.append({task: value.item() for task, value in losses.items()})
         return torch.stack(list(losses.values())).mean()
 
@@ -148,9 +132,9 @@ def descend(
     return trained, history
 
 
-def _loss(targets: Mapping[str, Tensor | Examples], task: str, outputs: Tensor) -> Tensor:
-    labels = targets[task]
-    assert isinstance(labels, Tensor)
+def _loss(batch: Mapping[str, Examples], task: str, outputs: Tensor) -> Tensor:
+    labels = batch[task].labels
+    assert labels is not None
     if labels.is_floating_point():
         if labels.numel() != outputs.numel():
             raise ValueError(

@@ -1,11 +1,13 @@
 """Batches of every task, and the losses of a merged model on them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from mergelib.messages.brief import Brief
 from mergelib.problems.calling import (
     Transforms,
     call_with,
@@ -14,9 +16,11 @@ from mergelib.problems.calling import (
     transform_of,
     transformed,
 )
-from mergelib.problems.examples import IGNORED, Examples, Inputs, as_examples, join
+from mergelib.problems.examples import IGNORED, Examples, Inputs, Part, as_examples, join
+from mergelib.problems.problem import Problem
 from mergelib.procedures.common import complete
-from mergelib.statedict import StateDict
+
+Tensors = dict[str, Tensor]
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -76,22 +80,21 @@ def task_losses(
     parts = outputs.split([len(batch) for batch in ready.values()])
     losses = {}
     for (task, batch), part in zip(ready.items(), parts, strict=True):
-        losses[task] = loss(task, heads[task](batch.own_positions(part)))
-        if not torch.isfinite(losses[task]):
-            raise ValueError(
-                f"the loss of task {task!r} became {losses[task].item()}: look at its inputs"
-            )
+        losses[task] = _finite(task, loss(task, heads[task](batch.own_positions(part))))
     return losses
 
 
+def _finite(task: str, loss: Tensor) -> Tensor:
+    if not torch.isfinite(loss):
+        raise ValueError(f"the loss of task {task!r} became {loss.item()}: look at its inputs")
+    return loss
+
+
 def loss_gradients(
-    model: nn.Module,
+    problem: Problem,
     merged: dict[str, Tensor],
     keys: Sequence[str],
-    pretrained: StateDict,
-    heads: Mapping[str, nn.Module],
     batch: Mapping[str, Examples],
-    transform: Transforms,
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Return each task's loss, and the gradients of their sum by the merged tensors in ``keys``.
 
@@ -99,19 +102,63 @@ def loss_gradients(
     mode; the loss of a task without labels is the entropy.
     """
     leaves = [merged[key].requires_grad_() for key in keys]
-    state = complete(merged, pretrained)
+    state = complete(merged, problem.pretrained)
 
     def run(*inputs: Tensor, **named: Tensor) -> Tensor:
-        return call_with(model, state, inputs[0] if inputs else named)
+        return call_with(problem.model, state, inputs[0] if inputs else named)
 
-    with evaluating(model, *heads.values()):
+    with evaluating(problem.model, *problem.heads.values()):
         losses = task_losses(
             run,
-            heads,
+            problem.heads,
             {task: examples.unlabelled for task, examples in batch.items()},
             lambda task, logits: prediction_loss(*batch[task].rows_of(logits)),
-            transform,
+            problem.transform,
         )
     gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), leaves)
     values = {task: loss.item() for task, loss in losses.items()}
     return values, dict(zip(keys, gradients, strict=True))
+
+
+@dataclass(frozen=True, repr=False)
+class CalibrationLoss(Brief):
+    """The mean over tasks of a loss on calibration data, as a function of the model's parameters.
+
+    Without labels the loss is the entropy; ``fixed`` are the model's buffers.
+    """
+
+    model: nn.Module
+    fixed: Tensors
+    heads: Mapping[str, nn.Module]
+    data: Mapping[str, Part]
+    batch_size: int
+    transform: Transforms
+
+    def value(self, parameters: Tensors) -> float:
+        with torch.no_grad():
+            return sum(float(part) for part in self._parts(parameters))
+
+    def gradient(self, parameters: Tensors) -> tuple[float, Tensors]:
+        leaves = {key: tensor.detach().requires_grad_() for key, tensor in parameters.items()}
+        total = {key: torch.zeros_like(tensor) for key, tensor in parameters.items()}
+        loss = 0.0
+        for part in self._parts(leaves):
+            loss += float(part.detach())
+            gradients = torch.autograd.grad(part, list(leaves.values()), allow_unused=True)
+            for key, gradient in zip(leaves, gradients, strict=True):
+                if gradient is not None:
+                    total[key] += gradient
+        return loss, total
+
+    def _parts(self, parameters: Tensors) -> Iterator[Tensor]:
+        """Yield the loss in parts that sum to it, one per batch."""
+        device = next(iter(parameters.values())).device
+        with evaluating(self.model, *self.heads.values()):
+            for task, part in self.data.items():
+                examples = as_examples(part)
+                for batch in examples.batches(self.batch_size):
+                    batch = batch.to(device)
+                    inputs = transformed(batch.inputs, transform_of(self.transform, task))
+                    output = call_with(self.model, {**self.fixed, **parameters}, inputs)
+                    loss = prediction_loss(*batch.rows_of(self.heads[task](output)))
+                    yield _finite(task, loss) * (len(batch) / len(examples) / len(self.data))

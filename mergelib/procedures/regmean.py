@@ -11,19 +11,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mergelib.activations import transposed_linear, watched_inputs
+from mergelib.activations import layer_inputs, transposed_linear
+from mergelib.merging import merge_checked
+from mergelib.messages.kinds import NotNegative, Share, Size
 from mergelib.problems.calling import (
     Transform,
     evaluating,
-    run_with,
     tied_names,
     transform_of,
     transformed,
 )
-from mergelib.problems.checks import check_finite, check_positive
-from mergelib.problems.examples import MASK, Examples, Inputs, as_examples
+from mergelib.problems.checks import check_finite
+from mergelib.problems.examples import Examples, Inputs, as_examples
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import Adapted, averaged, complete
+from mergelib.procedures.common import Adapted, complete
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.statedict import StateDict, check_keys
@@ -42,16 +43,9 @@ class RegMeanSettings:
         batch_size: inputs at once.
     """
 
-    off_diagonal: float = 0.9
-    ridge: float = 1e-6
-    batch_size: int = 100
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.off_diagonal <= 1:
-            raise ValueError(f"off_diagonal is {self.off_diagonal}, expected 0..1")
-        if not self.ridge >= 0:
-            raise ValueError(f"ridge is {self.ridge}, expected at least 0")
-        check_positive("batch_size", self.batch_size)
+    off_diagonal: Share = 0.9
+    ridge: NotNegative = 1e-6
+    batch_size: Size = 100
 
 
 @procedure(
@@ -84,29 +78,25 @@ def regmean(problem: Problem, settings: RegMeanSettings) -> Adapted:
         check_keys(totals or grams, grams, f"the Gram matrices of {name!r}", "those before")
         for key, gram in grams.items():
             weight = _matrix(name, expert, key, gram)
-            check_finite(f"the input of {_weight_key(key)!r} in expert {name!r}", gram)
+            check_finite(f"the input of {key.removesuffix(TRANSPOSED)!r} in expert {name!r}", gram)
             gram = share * gram + (1 - share) * torch.diag(gram.diagonal())
             totals[key] = totals.get(key, 0) + gram
             products[key] = products.get(key, 0) + weight.to(gram) @ gram
     merged = {}
     for key, total in totals.items():
-        weight_key = _weight_key(key)
+        weight_key = key.removesuffix(TRANSPOSED)
         ridge = settings.ridge * total.diagonal().mean().clamp(min=1e-30)
         total += ridge * torch.eye(len(total)).to(total)
         solved = torch.linalg.solve(total, products[key].T).T  # total is symmetric
         solved = solved if weight_key == key else solved.T
         merged[weight_key] = solved.to(pretrained[weight_key].dtype).contiguous()
-    plain = averaged(problem.experts, pretrained, merged)
+    plain = merge_checked("average", problem.experts, pretrained)
     return Adapted(complete({**plain, **merged}, pretrained))
-
-
-def _weight_key(key: str) -> str:
-    return key.removesuffix(TRANSPOSED)
 
 
 def _matrix(name: str, expert: StateDict, key: str, gram: Tensor) -> Tensor:
     """Return the weight ``(out, in)`` of a Gram matrix ``(in, in)``."""
-    weight_key = _weight_key(key)
+    weight_key = key.removesuffix(TRANSPOSED)
     if weight_key not in expert:
         raise ValueError(f"there is a Gram matrix of {weight_key!r}, which expert {name!r} lacks")
     weight = expert[weight_key] if weight_key == key else expert[weight_key].T
@@ -146,12 +136,7 @@ def layer_grams(
     with evaluating(model):
         for batch in as_examples(inputs).batches(batch_size):
             x = transformed(batch.to(device).inputs, transform)
-            mask = None if isinstance(x, Tensor) else x.get(MASK)
-
-            def run(x: Inputs = x) -> object:
-                return run_with(model, weights, x)
-
-            for key, values in watched_inputs(model, run, mask).items():
+            for key, values in layer_inputs(model, x, weights).items():
                 if key not in shared:
                     name = key + TRANSPOSED if key in turned else key
                     grams[name] = grams.get(name, 0) + (values.T @ values).double()

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import merge_checked
+from mergelib.messages.kinds import Size
 from mergelib.problems.calling import evaluating, features, transform_of
-from mergelib.problems.checks import check_positive
 from mergelib.problems.examples import IGNORED
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted
@@ -60,13 +60,8 @@ class GreedySoupSettings:
             None. Positions of sequences are rows, without ignored ones.
     """
 
-    batch_size: int = 500
+    batch_size: Size = 500
     score: Score | None = None
-
-    def __post_init__(self) -> None:
-        check_positive("batch_size", self.batch_size)
-        if self.score is not None and not callable(self.score):
-            raise ValueError(f"score is {self.score!r}, expected a function of logits and labels")
 
 
 @procedure(
@@ -89,7 +84,8 @@ def greedy_soup(problem: Problem, settings: GreedySoupSettings) -> Adapted:
     import pandas as pd
 
     experts = problem.experts
-    column, score = ("accuracy", _accuracy) if settings.score is None else ("score", settings.score)
+    column = "accuracy" if settings.score is None else "score"
+    score = settings.score or (lambda x, y: int((x.argmax(-1) == y).sum()) / len(y))
 
     def scored(state: StateDict) -> float:
         return _mean_score(problem, state, score, settings.batch_size)
@@ -136,8 +132,3 @@ def _mean_score(problem: Problem, state: StateDict, score: Score, batch_size: in
         if not math.isfinite(scores[-1]):
             raise ValueError(f"the score on task {task!r} is {scores[-1]}, expected a finite one")
     return sum(scores) / len(scores)
-
-
-def _accuracy(logits: Tensor, labels: Tensor) -> float:
-    """Return the fraction of correct predictions."""
-    return int((logits.argmax(-1) == labels).sum()) / len(labels)

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergelib.merging import merge_checked
+from mergelib.messages.kinds import Count, Size
 from mergelib.problems.calling import features, transform_of
-from mergelib.problems.checks import check_finite, check_steps
+from mergelib.problems.checks import check_finite
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted
 from mergelib.procedures.objectives import batch_rows
@@ -50,16 +51,11 @@ class SurgerySettings:
         seed: of the batches, and of Down's initial weights.
     """
 
-    rank: int = 16
+    rank: Size = 16
     learning_rate: float = 1e-3
-    steps: int = 1000
-    batch_size: int = 16
+    steps: Count = 1000
+    batch_size: Size = 16
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_steps(self.steps, self.batch_size)
-        if self.rank < 1:
-            raise ValueError(f"rank is {self.rank}, expected at least 1")
 
 
 @procedure(

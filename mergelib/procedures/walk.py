@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mergelib.messages.kinds import Count, Share, Size, annotations_of, check_fits
 from mergelib.numerics.linalg import simplex_projection
-from mergelib.problems.checks import check_choice
 from mergelib.progress import progress
 from mergelib.statedict import StateDict
 
@@ -65,29 +65,16 @@ class Walk:
     variant: Literal["soft", "hard"] = "soft"
     granularity: Literal["task", "layer"] = "task"
     score: Literal["inner", "cosine"] = "inner"
-    steps: int = 15
-    step: Literal["quadratic", "armijo", "diminishing"] | float = "quadratic"
-    top_k: int = 3
+    steps: Count = 15
+    step: Literal["quadratic", "armijo", "diminishing"] | Share = "quadratic"
+    top_k: Size = 3
     keep_current: bool = True
     constraint: Literal["simplex", "none"] = "simplex"
-    inner_steps: int = 8
+    inner_steps: Count = 8
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
-        check_choice("variant", self.variant, ("soft", "hard"))
-        check_choice("granularity", self.granularity, ("task", "layer"))
-        check_choice("score", self.score, ("inner", "cosine"))
-        check_choice("constraint", self.constraint, ("simplex", "none"))
-        step, steps, top_k = self.step, self.steps, self.top_k
-        if isinstance(step, str):
-            if step not in ("quadratic", "armijo", "diminishing"):
-                raise ValueError(
-                    f"step is {step!r}, expected quadratic, armijo, diminishing or 0..1"
-                )
-        elif not (math.isfinite(step) and 0 <= step <= 1):
-            raise ValueError(f"step is {step}, expected 0..1")
-        if steps < 0 or top_k < 1:
-            raise ValueError(f"steps is {steps} and top_k is {top_k}, expected at least 0 and 1")
+        check_fits(annotations_of(type(self)), vars(self))
 
 
 def minimise(
@@ -116,10 +103,13 @@ def minimise(
         value, slope = objective.gradient(theta)
         products, cosines = _products(experts, slope, keys)
         at_theta = torch.tensor([float((slope[key] * theta[key]).sum()) for key in keys]).double()
-        gap = _gap(products, at_theta, walk.granularity)
         scores = products if walk.score == "inner" else cosines
+        # The gap: max ⟨∇ℓ, θ − s⟩ over the hull, or over the product of the tensors' hulls.
         if walk.granularity == "task":
             scores = scores.sum(1, keepdim=True).expand_as(scores)
+            gap = float(at_theta.sum() - products.sum(1).min())
+        else:
+            gap = float((at_theta - products.amin(0)).sum())
         vertex = names[int(scores.argmin(0).mode().values)]
         rows.append({"step": t, "loss": value, "gap": gap, "vertex": vertex, "moved": 0.0})
         if gap <= walk.tolerance and (walk.constraint == "simplex" or walk.variant == "hard"):
@@ -185,9 +175,7 @@ def _soft(at: _Point, scores: Tensor, walk: Walk) -> Tensor:
     project = simplex_projection if walk.constraint == "simplex" else _sum_to_one
     theta, value, slope = at.theta, at.value, at.slope
     keys, names = list(theta), list(at.experts)
-    order = scores.argsort(0)[
-        : min(walk.top_k, len(names))
-    ]  # (k, keys): which expert in which place
+    order = scores.argsort(0)[: walk.top_k]  # (k, keys): which expert in which place
     places = len(order)
     vertices = {
         key: torch.stack([at.experts[names[i]][key].to(theta[key]) for i in order[:, c].tolist()])
@@ -292,10 +280,3 @@ def _products(
             lengths = float(slope[key].norm() * weight.norm())
             cosines[i, c] = products[i, c] / max(lengths, 1e-30)
     return products, cosines
-
-
-def _gap(products: Tensor, at_theta: Tensor, granularity: str) -> float:
-    """Return max_s ⟨∇ℓ, θ − s⟩ over the hull, or over the product of the tensors' hulls."""
-    if granularity == "task":
-        return float(at_theta.sum() - products.sum(1).min())
-    return float((at_theta - products.amin(0)).sum())

@@ -11,6 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from mergelib.messages.kinds import Share
 from mergelib.numerics.linalg import truncated_svd
 from mergelib.registry import rule
 from mergelib.rules.arithmetic import average, task_arithmetic
@@ -20,12 +21,8 @@ def rank_of(shape: Sequence[int], rank_ratio: float, rounding: Literal["ceil", "
     """Return the rank k for a fraction of the full rank r = min(m, n).
 
     ``"ceil"`` is ceil(ratio · r) (Algorithm 1), ``"floor"`` is max(1, floor(ratio · r)) (released
-    code); a ratio of 0 gives 0. Other roundings and ratios outside 0..1 are a ``ValueError``.
+    code); a ratio of 0 gives 0.
     """
-    if not 0 <= rank_ratio <= 1:
-        raise ValueError(f"rank_ratio is {rank_ratio}, expected 0..1")
-    if rounding not in ("ceil", "floor"):
-        raise ValueError(f"rounding is {rounding!r}, expected 'ceil' or 'floor'")
     share = rank_ratio * min(shape)
     if rounding == "ceil":
         return math.ceil(round(share, 9))  # 0.07 · 100 is 7.000000000000001
@@ -45,7 +42,7 @@ def _add_low_rank(total: Tensor, matrix: Tensor, rank: int, scale: float, exact:
 def cart(
     experts: Sequence[Tensor],
     *,
-    rank_ratio: float = 0.08,
+    rank_ratio: Share = 0.08,
     scale: float = 1.0,
     rounding: Literal["ceil", "floor"] = "ceil",
     exact: bool = False,
@@ -74,7 +71,7 @@ def low_rank_task_arithmetic(
     experts: Sequence[Tensor],
     pretrained: Tensor,
     *,
-    rank_ratio: float = 0.08,
+    rank_ratio: Share = 0.08,
     scale: float = 0.3,
     rounding: Literal["ceil", "floor"] = "ceil",
     exact: bool = False,

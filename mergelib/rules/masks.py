@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import Group
+from mergelib.messages.kinds import BelowOne, NotNegative
 from mergelib.numerics.selection import count_to_keep, magnitude_thresholds
 from mergelib.registry import rule
 from mergelib.rules.sparse import elect_and_reduce
@@ -18,11 +19,8 @@ def magnitude_bounds(group: Group, density: float, gamma: float) -> Bounds:
     """Return the magnitudes between which each expert's entries are kept, ends included.
 
     They bound the ceil(density · n) entries after the floor(gamma · n) largest. Entries that tie
-    with an end are kept, so no task vector becomes empty. A gamma outside [0, 1) is a
-    ``ValueError``.
+    with an end are kept, so no task vector becomes empty.
     """
-    if not 0 <= gamma < 1:
-        raise ValueError(f"gamma is {gamma}, expected at least 0 and below 1")
     entries = group[0][0].numel()
     dropped = int(gamma * entries)
     last = min(dropped + count_to_keep(density, entries), entries)
@@ -51,7 +49,7 @@ def breadcrumbs(
     pretrained: Tensor,
     *,
     density: float = 0.9,
-    gamma: float = 0.01,
+    gamma: BelowOne = 0.01,
     scale: float = 0.3,
     bounds: Bounds | None = None,
 ) -> Tensor:
@@ -87,7 +85,7 @@ def consensus(
     experts: Sequence[Tensor],
     pretrained: Tensor,
     *,
-    mask_scale: float = 0.4,
+    mask_scale: NotNegative = 0.4,
     min_tasks: int = 2,
     scale: float = 0.3,
 ) -> Tensor:
@@ -98,8 +96,6 @@ def consensus(
         min_tasks: coordinates used by fewer tasks are reset to θ_0; 0 gives task arithmetic.
         scale: λ.
     """
-    if mask_scale < 0:
-        raise ValueError(f"mask_scale is {mask_scale}, expected at least 0")
     task_vectors = [expert - pretrained for expert in experts]
     total = torch.stack(task_vectors).sum(0)
     users = torch.zeros_like(total)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import Group
+from mergelib.messages.kinds import BelowOne
 from mergelib.numerics.selection import count_to_keep, magnitude_thresholds
 from mergelib.registry import rule
 
@@ -24,6 +25,12 @@ def trim_below(task_vector: Tensor, threshold: float) -> Tensor:
     bound = torch.tensor(threshold, dtype=task_vector.dtype)
     below = torch.nextafter(bound, torch.zeros_like(bound)).item()
     return torch.nn.functional.hardshrink(task_vector, below)
+
+
+def trimmed(experts: Sequence[Tensor], pretrained: Tensor, thresholds: Sequence[float]) -> Tensor:
+    """Return the task vectors, ``(T, …)``, each without its entries below its threshold."""
+    pairs = zip(experts, thresholds, strict=True)
+    return torch.stack([trim_below(expert - pretrained, threshold) for expert, threshold in pairs])
 
 
 def drop_and_rescale(task_vector: Tensor, drop_rate: float, generator: torch.Generator) -> Tensor:
@@ -39,10 +46,8 @@ def elect_and_reduce(task_vectors: Tensor, reduce: Reduce) -> Tensor:
     """Elect the sign of the sum per coordinate, then average (or sum) the entries that agree.
 
     Task vectors have shape ``(T, …)``. Zero entries do not count in the ``"mean"``; a coordinate
-    whose sum is exactly zero stays zero. A ``reduce`` other than mean or sum is a ``ValueError``.
+    whose sum is exactly zero stays zero.
     """
-    if reduce not in ("mean", "sum"):
-        raise ValueError(f"reduce is {reduce!r}, expected 'mean' or 'sum'")
     sign = task_vectors.sum(0).sign_()
     agreeing = (task_vectors * sign).relu_()  # magnitudes of the entries that agree, else 0
     total = agreeing.sum(0).mul_(sign)
@@ -70,13 +75,11 @@ def _thresholds(
 
         shared = magnitude_thresholds(groups, density)
         return {key: {"thresholds": shared} for key in keys}
-    if trim == "tensor":
 
-        def alone(group: Group) -> list[float]:
-            return magnitude_thresholds(lambda: [group], density)
+    def alone(group: Group) -> list[float]:
+        return magnitude_thresholds(lambda: [group], density)
 
-        return {key: {"thresholds": alone(group)} for key, group in tensors()}
-    raise ValueError(f"trim is {trim!r}, expected 'model' or 'tensor'")
+    return {key: {"thresholds": alone(group)} for key, group in tensors()}
 
 
 @rule(
@@ -108,11 +111,7 @@ def ties(
     """
     if thresholds is None:
         thresholds = magnitude_thresholds(lambda: [(experts, pretrained)], density)
-    trimmed = [
-        trim_below(expert - pretrained, threshold)
-        for expert, threshold in zip(experts, thresholds, strict=True)
-    ]
-    return pretrained + scale * elect_and_reduce(torch.stack(trimmed), reduce)
+    return pretrained + scale * elect_and_reduce(trimmed(experts, pretrained, thresholds), reduce)
 
 
 @rule(paper="yu2024language", elementwise=True, draws=True, affine_in="scale")
@@ -120,7 +119,7 @@ def dare(
     experts: Sequence[Tensor],
     pretrained: Tensor,
     *,
-    drop_rate: float = 0.9,
+    drop_rate: BelowOne = 0.9,
     combine: Literal["task_arithmetic", "ties"] = "task_arithmetic",
     scale: float | None = None,
     seed: int = 0,
@@ -134,10 +133,6 @@ def dare(
         scale: λ; by default 0.3 for ``"task_arithmetic"`` and 1.0 for ``"ties"``.
         seed: seed of the draws; `merge` derives one per part of a tensor.
     """
-    if not 0 <= drop_rate < 1:
-        raise ValueError(f"drop_rate is {drop_rate}, expected at least 0 and below 1")
-    if combine not in ("task_arithmetic", "ties"):
-        raise ValueError(f"combine is {combine!r}, expected 'task_arithmetic' or 'ties'")
     generator = torch.Generator().manual_seed(seed)
     thinned = (drop_and_rescale(expert - pretrained, drop_rate, generator) for expert in experts)
     if combine == "ties":

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mergelib.messages.kinds import Share
 from mergelib.numerics.linalg import polar_factor, truncated_svd
 from mergelib.registry import rule
 from mergelib.rules.arithmetic import average
@@ -54,7 +55,7 @@ def iso_cts(
     experts: Sequence[Tensor],
     pretrained: Tensor,
     *,
-    common_fraction: float = 0.8,
+    common_fraction: Share = 0.8,
     scale: float = 1.0,
 ) -> Tensor:
     """Iso-CTS: an isotropic matrix on common directions and on directions of single tasks.
@@ -67,8 +68,6 @@ def iso_cts(
         common_fraction: fraction of common directions, in 0..1; 1 is Iso-C.
         scale: λ on the merged task matrix.
     """
-    if not 0 <= common_fraction <= 1:
-        raise ValueError(f"common_fraction is {common_fraction}, expected 0..1")
     full = min(pretrained.shape)
     count = round((full - int(common_fraction * full)) / len(experts))
     count = min(count, full // len(experts))  # rounding up may ask for more than there are

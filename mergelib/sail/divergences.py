@@ -5,14 +5,12 @@ k(x, y) = exp(−‖x − y‖² / 2h²) with the bandwidth h.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-Kernel = Callable[[Tensor, Tensor], Tensor]
-
+BLOCK = 2048  # rows whose kernels are held at once
 SUBSAMPLE = 1000  # points of each sample at most that the median distance is taken over
 
 
@@ -30,11 +28,7 @@ def median_distance(samples: Sequence[Tensor]) -> float:
 
 
 def mmd_table(
-    samples: Sequence[Tensor],
-    *,
-    bandwidth: float | None = None,
-    unbiased: bool = False,
-    batch: int = 2048,
+    samples: Sequence[Tensor], *, bandwidth: float | None = None, unbiased: bool = False
 ) -> Tensor:
     """Return MMD² between all pairs of samples, ``(count, count)``, with a zero diagonal.
 
@@ -44,7 +38,6 @@ def mmd_table(
         unbiased: leave out each point's kernel with itself (the U-statistic, which can be
             negative). Compute weights from the default, the V-statistic: its tables are squared
             Euclidean distances.
-        batch: rows per kernel block; affects memory only.
 
     Raises:
         ValueError: features do not match or are not finite, or the bandwidth is not positive.
@@ -53,23 +46,12 @@ def mmd_table(
     width = median_distance(rows) if bandwidth is None else bandwidth
     if not 0 < width < math.inf:
         raise ValueError(f"bandwidth is {width}, expected a positive number")
-    return kernel_table(rows, partial(_kernel, bandwidth=width), unbiased, batch)
-
-
-def kernel_table(
-    samples: Sequence[Tensor], kernel: Kernel, unbiased: bool = False, batch: int = 2048
-) -> Tensor:
-    """Return MMD² between all pairs of samples for any kernel; see `mmd_table`."""
-    means = torch.zeros(len(samples), len(samples), dtype=torch.float64)
-    for i, first in enumerate(samples):
-        for j, second in enumerate(samples[: i + 1]):
-            skipped = i == j and unbiased
-            total = 0.0
-            for block, part in enumerate(first.split(batch)):
-                values = kernel(part, second)
-                total += float(values.sum())
-                if skipped:
-                    total -= float(values.diagonal(block * batch).sum())
+    means = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+    for i, first in enumerate(rows):
+        for j, second in enumerate(rows[: i + 1]):
+            skipped = i == j and unbiased  # each point's kernel with itself, which is 1
+            total = sum(float(_kernel(part, second, width).sum()) for part in first.split(BLOCK))
+            total -= len(first) * skipped
             means[i, j] = means[j, i] = total / (len(first) * (len(second) - skipped))
     return (means.diagonal()[:, None] + means.diagonal() - 2 * means).fill_diagonal_(0)
 

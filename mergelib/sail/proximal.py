@@ -44,8 +44,6 @@ class Proximal(Brief):
 
     weights: Tensor  # γ, ``(n,)``, float64, of sum 1
     squared_distance: float  # ½ γᵀHγ, the predicted squared distance of θ^P to the target
-    support: tuple[int, ...]  # sources with a nonzero weight
-    euclidean: bool  # H is positive semidefinite on vectors of sum 0: a minimum, not a saddle point
     notes: tuple[str, ...] = ()  # sentences that qualify the weights
 
 
@@ -106,12 +104,21 @@ def proximal_weights(
     matrix = interactions(squared_to_target, squared_pairwise)
     scale = float(matrix.abs().max())
     unit = matrix / scale if scale > 0 else matrix
-    flat = _curvatures(unit)
-    euclidean = bool((flat >= -NEGLIGIBLE).all())
+    centre = torch.eye(len(unit), dtype=unit.dtype) - 1 / len(unit)
+    curvatures = torch.linalg.eigvalsh(centre @ unit @ centre)  # one is 0, along (1, …, 1)
+    euclidean = bool((curvatures >= -NEGLIGIBLE).all())
     notes = [] if euclidean else [INDEFINITE]
     if constraint == "affine":
-        weights = _affine(unit, euclidean)
-        if bool((flat.abs() <= NEGLIGIBLE).any()):
+        weights = _stationary(unit)
+        slopes = unit @ weights
+        error = float((slopes - slopes.mean()).abs().max() + (weights.sum() - 1).abs())
+        if not euclidean or error > 1e-6:
+            raise ValueError(
+                "the distances are not Euclidean, so the objective of affine weights falls without "
+                "end; use constraint='simplex'"
+            )
+        weights /= weights.sum()
+        if int((curvatures.abs() <= NEGLIGIBLE).sum()) > 1:
             notes.append(NOT_UNIQUE)
     elif len(unit) <= ENUMERATED:
         weights = _enumerated(unit)
@@ -123,8 +130,7 @@ def proximal_weights(
         notes.append(NEGATIVE)
     if not _are_squares(squared_to_target.double(), squared_pairwise.double()):
         notes.append(IMPOSSIBLE)
-    support = tuple(weights.nonzero().flatten().tolist())
-    return Proximal(weights, squared, support, euclidean, tuple(notes))
+    return Proximal(weights, squared, tuple(notes))
 
 
 def oracle_gamma(
@@ -174,18 +180,7 @@ def weights_from_samples(
         return result
     uniform = torch.full_like(result.weights, 1 / len(sources))
     squared = float(uniform @ interactions(table[0, 1:], table[1:, 1:]) @ uniform) / 2
-    notes = (*result.notes, SAME.format(permutations, each))
-    return Proximal(uniform, squared, tuple(range(len(sources))), result.euclidean, notes)
-
-
-def _curvatures(matrix: Tensor) -> Tensor:
-    """Return the eigenvalues of H on directions of sum 0, ``(n − 1,)``."""
-    count = len(matrix)
-    basis = torch.linalg.qr(
-        torch.cat([matrix.new_ones(count, 1), torch.eye(count, count - 1, dtype=matrix.dtype)], 1)
-    ).Q[:, 1:]
-    values: Tensor = torch.linalg.eigvalsh(basis.T @ matrix @ basis)
-    return values
+    return Proximal(uniform, squared, (*result.notes, SAME.format(permutations, each)))
 
 
 def _stationary(matrices: Tensor) -> Tensor:
@@ -196,18 +191,6 @@ def _stationary(matrices: Tensor) -> Tensor:
     system[..., -1, -1] = 0
     inverse: Tensor = torch.linalg.pinv(system, rtol=1e-13, hermitian=True)
     return inverse[..., :-1, -1]
-
-
-def _affine(matrix: Tensor, euclidean: bool) -> Tensor:
-    weights = _stationary(matrix)
-    slopes = matrix @ weights
-    level = float((slopes - slopes.mean()).abs().max() + (weights.sum() - 1).abs())
-    if not euclidean or level > 1e-6:
-        raise ValueError(
-            "the distances are not Euclidean, so the objective of affine weights falls without "
-            "end; use constraint='simplex'"
-        )
-    return weights / weights.sum()
 
 
 def _enumerated(matrix: Tensor) -> Tensor:

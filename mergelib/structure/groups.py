@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from mergelib.messages.brief import Brief
-from mergelib.statedict import StateDict
+from mergelib.statedict import StateDict, check_compatible
 
 Kind = Literal["units", "stream", "heads", "head", "fixed"]
 Role = Literal["write", "read", "both", "scale", "shift", "index", "kernel"]
@@ -97,17 +98,9 @@ class Structure(Brief):
 
     def check(self, state: StateDict, what: str) -> None:
         """Raise ``ValueError`` for the first key that is missing, unknown or of another shape."""
-        for key in self.axes:
-            if key not in state:
-                raise ValueError(f"{what} lacks key {key!r} of the structure")
-        for key, tensor in state.items():
-            if key not in self.axes:
-                if tensor.is_floating_point():
-                    raise ValueError(f"{what} has the key {key!r}, which the structure lacks")
-            elif tuple(tensor.shape) != self.shape(key):
-                raise ValueError(
-                    f"{what}[{key!r}] has shape {tuple(tensor.shape)}, expected {self.shape(key)}"
-                )
+        expected = {key: torch.empty(self.shape(key), device="meta") for key in self.axes}
+        compared = {k: t for k, t in state.items() if k in self.axes or t.is_floating_point()}
+        check_compatible(expected, {what: compared}, "the structure", mixed=True)
 
     def is_matrix(self, key: str, tensor: Tensor) -> bool:
         """Whether a parameter is a linear map with several inputs and outputs; for ``is_matrix=``.

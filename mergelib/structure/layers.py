@@ -42,35 +42,20 @@ def _embedding(table: nn.Embedding, scope: Scope, x: Features | None) -> Feature
     return out
 
 
-@describes(batchnorm._BatchNorm, instancenorm._InstanceNorm)
-def _batch_norm(norm: Any, scope: Scope, x: Features | None) -> Features | None:
-    for name in ("weight", "running_mean", "running_var"):
-        scope.declare(name, ("scale", x))
-    scope.declare("bias", ("shift", x))
-    return x
-
-
-@describes(nn.LayerNorm)
-def _layer_norm(norm: nn.LayerNorm, scope: Scope, x: Features | None) -> Features | None:
-    scope.declare("weight", ("scale", x))
-    scope.declare("bias", ("shift", x))
-    return scope.behind_layer_norm(x)
-
-
-@describes(nn.RMSNorm)
-def _rms_norm(norm: nn.RMSNorm, scope: Scope, x: Features | None) -> Features | None:
-    scope.declare("weight", ("scale", x))
-    return scope.normalise(x)
-
-
-@describes(nn.GroupNorm)
-def _group_norm(norm: nn.GroupNorm, scope: Scope, x: Features | None) -> Features | None:
-    scope.declare("weight", ("scale", x))
-    scope.declare("bias", ("shift", x))
-    if norm.num_groups == norm.num_channels:
+@describes(batchnorm._BatchNorm, instancenorm._InstanceNorm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
+def _norm(norm: Any, scope: Scope, x: Features | None) -> Features | None:
+    for name in ("weight", "running_mean", "running_var", "bias"):
+        if hasattr(norm, name):
+            scope.declare(name, ("shift" if name == "bias" else "scale", x))
+    if isinstance(norm, nn.LayerNorm):
+        return scope.behind_layer_norm(x)
+    groups = norm.num_groups if isinstance(norm, nn.GroupNorm) else 1
+    if not isinstance(norm, nn.RMSNorm | nn.GroupNorm) or groups == getattr(
+        norm, "num_channels", 0
+    ):
         return x
     x = scope.normalise(x)
-    return x if x is None or norm.num_groups == 1 else scope.pin(x)  # neighbours share statistics
+    return x if x is None or groups == 1 else scope.pin(x)  # neighbours share statistics
 
 
 @describes(nn.PReLU)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from mergelib.structure.groups import Axis, Group, Kind, Norm, Role, Structure
 
@@ -61,9 +61,10 @@ class _Trace:
     def size(self, features: Features) -> int:
         return sum(math.prod(self.drafts[n].size for n in factors) for factors in features.layout)
 
-    def groups(self, features: Features) -> list[_Draft]:
+    def groups(self, features: Features | None) -> list[_Draft]:
         """Return all groups of some features, after unions."""
-        return [self.drafts[self.find(n)] for factors in features.layout for n in factors]
+        layout = () if features is None else features.layout
+        return [self.drafts[self.find(n)] for factors in layout for n in factors]
 
     def unite(self, a: Features, b: Features, where: str) -> None:
         shapes = [[len(factors) for factors in features.layout] for features in (a, b)]
@@ -117,7 +118,7 @@ class _Trace:
                 groups[name] = Group(name, draft.kind, draft.size, permutable, within, draft.norm)
         return Structure(groups, axes)
 
-    def mark(self, x: Features, norm: Norm) -> None:
+    def mark(self, x: Features | None, norm: Norm) -> None:
         """Record a norm across these features; the strongest of ``_NORMS`` stays."""
         for draft in self.groups(x):
             draft.norm = max(draft.norm, norm, key=_NORMS.index)
@@ -190,16 +191,13 @@ class Scope:
 
     def normalise(self, x: Features | None) -> Features | None:
         """Record a norm, other than a layer norm, across these features."""
-        if x is not None:
-            self._trace.mark(x, "other")
+        self._trace.mark(x, "other")
         return x
 
     def behind_layer_norm(self, x: Features | None) -> Features | None:
         """Record that this module is a layer norm and return its output features."""
-        if x is None:
-            return None
         self._trace.mark(x, "layer")
-        return replace(x, behind=self._path)
+        return None if x is None else replace(x, behind=self._path)
 
     def _bare(self, x: Features) -> Features:
         """Return features to add; a layer norm before them is a norm within the stream."""
@@ -230,21 +228,15 @@ class Scope:
             return
         if tensor.dim() != len(axes):
             raise ValueError(f"{key!r} has {tensor.dim()} axes, but {len(axes)} are declared")
-        rows: list[tuple[Features, Role]] = []
-        for number, ((role, x), size) in enumerate(zip(axes, tensor.shape, strict=True)):
-            rows.append((self._fit(x, size, f"{key}[{number}]"), role))
-        self._trace.axes[id(tensor)] = self._agree(rows, tensor, key)
-
-    def _agree(
-        self, rows: list[tuple[Features, Role]], tensor: Tensor, key: str
-    ) -> list[tuple[Features, Role]]:
-        earlier = self._trace.axes.get(id(tensor), rows)
+        earlier = self._trace.axes.get(id(tensor))
         agreed: list[tuple[Features, Role]] = []
-        for (x, role), (y, other) in zip(earlier, rows, strict=True):
+        for number, ((role, fits), size) in enumerate(zip(axes, tensor.shape, strict=True)):
+            y = self._fit(fits, size, f"{key}[{number}]")
+            x, before = (y, role) if earlier is None else earlier[number]
             self._trace.unite(x, y, key)
             features = x if y.behind is None else replace(x, behind=y.behind)
-            agreed.append((features, role if role == other else "both"))
-        return agreed
+            agreed.append((features, role if role == before else "both"))
+        self._trace.axes[id(tensor)] = agreed
 
     def _fit(self, x: Features | None, size: int, axis: str) -> Features:
         """Return features laid out along an axis of this size."""

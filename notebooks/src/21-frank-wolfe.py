@@ -56,7 +56,7 @@ DEVICE = "cpu"
 import mergelib as ml
 from mergebook import load_suite, load_zoo
 from mergebook.suites.models import scale_pixels
-from mergelib.procedures.calibration import CalibrationLoss
+from mergelib.procedures.objectives import CalibrationLoss
 
 suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
 zoo = load_zoo(suite, device=DEVICE)

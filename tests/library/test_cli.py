@@ -165,7 +165,7 @@ def test_merges_that_are_refused(run: Run, models: tuple[Path, list[Path]], tmp_
 def test_as_a_program(tmp_path: Path) -> None:
     """The module runs, and an error leaves no traceback."""
     ran = subprocess.run(
-        [sys.executable, "-m", "mergelib.cli", "merge", "tias", "a", "-o", str(tmp_path / "b")],
+        [sys.executable, "-m", "mergelib", "merge", "tias", "a", "-o", str(tmp_path / "b")],
         capture_output=True,
         text=True,
         cwd=Path(ml.__file__).parents[1],

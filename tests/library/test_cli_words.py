@@ -24,10 +24,9 @@ def call(
     return int(left.value.code or 0), printed.out, printed.err
 
 
-@pytest.mark.parametrize("module", ["mergelib", "mergelib.cli"])
-def test_version_of_a_module(module: str) -> None:
+def test_version_of_a_module() -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", module, "--version"],
+        [sys.executable, "-m", "mergelib", "--version"],
         capture_output=True,
         text=True,
         cwd=Path(ml.__file__).parents[1],

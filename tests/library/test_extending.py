@@ -53,7 +53,7 @@ def test_a_new_rule_is_one_file_and_works_everywhere(copy: Path) -> None:
     run(
         copy,
         "-m",
-        "mergelib.cli",
+        "mergelib",
         "merge",
         "median",
         "0.safetensors",

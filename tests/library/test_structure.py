@@ -217,7 +217,7 @@ def test_wrong_state_dicts_are_named(family: str) -> None:
     key = list(state)[2]
     with pytest.raises(ValueError, match=f"mine lacks key '{key}'"):
         structure.check({k: v for k, v in state.items() if k != key}, "mine")
-    with pytest.raises(ValueError, match="mine has the key 'x'"):
+    with pytest.raises(ValueError, match="mine has the extra key 'x'"):
         structure.check({**state, "x": torch.zeros(1)}, "mine")
     with pytest.raises(ValueError, match=rf"mine\['{key}'\] has shape \(1,\), expected \("):
         structure.check({**state, key: torch.zeros(1)}, "mine")

@@ -15,17 +15,44 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergebook.suites.data import hub
 from mergebook.suites.data.sampling import draw
 from mergebook.suites.registry import Family, LoadedTask, Sizes, register
 from mergebook.suites.types import Zoo
-from mergelib.evaluation.metrics import CORRELATION, MATTHEWS, squared_error
 from mergelib.evaluation.tasks import ACCURACY, Loss, Metric, Split, Suite, Task, cross_entropy
 
 MODEL = "FacebookAI/roberta-base"
 MAX_LENGTH = 128  # tokens of an example
+
+
+def squared_error(outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
+    """Return the squared error of one output per label, ``(N, 1)`` or ``(N,)`` and ``(N,)``."""
+    if outputs.numel() != labels.numel():
+        shape = tuple(outputs.shape)
+        raise ValueError(f"outputs have shape {shape}, expected one for each of {len(labels)}")
+    return F.mse_loss(outputs.flatten(), labels.flatten().to(outputs.dtype), reduction=reduction)
+
+
+def matthews(outputs: Tensor, labels: Tensor) -> float:
+    """Return Matthews' correlation of predicted classes and labels, -1..1."""
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(labels.numpy(), outputs.argmax(1).numpy()))
+
+
+def correlation(outputs: Tensor, labels: Tensor) -> float:
+    """Return the mean of Pearson's and Spearman's correlation of outputs ``(N, 1)`` and labels."""
+    from scipy.stats import pearsonr, spearmanr
+
+    pair = outputs.flatten().numpy(), labels.numpy()
+    return float((pearsonr(*pair).statistic + spearmanr(*pair).statistic) / 2)
+
+
+MATTHEWS = Metric("matthews", matthews)
+CORRELATION = Metric("correlation", correlation, of_classes=False)
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,16 @@ keeps some layers. All other entries come from the entry of the same name.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from mergelib.messages.brief import Brief
-from mergelib.statedict import is_statistic
+from mergelib.statedict import check_keys, is_statistic
 from mergelib.structure import Structure
 
 Depth = Literal["identity", "stack", "interlace", "interpolate", "stack_top"]
@@ -59,11 +60,10 @@ def depth_rows(scheme: Depth, source: int, target: int, gap: float = math.inf) -
 
 
 def grown_lists(
-    source: nn.Module, target: nn.Module, depth: Depth | Tensor, gap: float
+    source: nn.Module, target: nn.Module, depth: Depth, gap: float
 ) -> dict[str, GrownList]:
     """Return the outermost lists of modules whose length changes, by path."""
-    lists = _uneven_lists(source, target)
-    return {path: _grown(path, lengths, depth, gap) for path, lengths in lists.items()}
+    return _lists(source, target, partial(_grown_rows, depth, gap))
 
 
 def kept_lists(
@@ -73,31 +73,25 @@ def kept_lists(
 
     ``layers`` is as in `mergelib.shrink`.
     """
-    lists = _uneven_lists(source, target)
+    lists = _lists(source, target, partial(_kept_rows, layers))
     for path in layers:
         if path not in lists:
             raise ValueError(
                 f"layers names {path!r}, which is not a list that gets shorter; those that do: "
                 + (", ".join(lists) or "none")
             )
-    return {path: _shortened(path, lengths, layers.get(path)) for path, lengths in lists.items()}
+    return lists
 
 
 def origins(
     source: Iterable[str], target: Iterable[str], lists: Mapping[str, GrownList]
 ) -> dict[str, Origin]:
     """Return the source entries and weights from which every target entry is made."""
-    keys = set(source)
     parts = {key: _origin(key, lists) for key in target}
-    missing = [key for key, origin in parts.items() if not {k for k, _ in origin} <= keys]
-    unlisted = (key for key in keys if not any(_inside(key, path) for path in lists))
-    extra = sorted(key for key in unlisted if key not in parts)
-    for unmatched, has, lacks in ((missing, "target", "source"), (extra, "source", "target")):
-        if unmatched:
-            raise ValueError(
-                f"the {has} has {unmatched[0]!r} and the {lacks} does not; only widths and "
-                "the numbers of layers in lists may differ"
-            )
+    needed = {name: None for origin in parts.values() for name, _ in origin}
+    fixed = {key for key in source if not any(_inside(key, path) for path in lists)}
+    what = "the target; only widths and the numbers of layers in lists may differ"
+    check_keys(needed, fixed | (needed.keys() & set(source)), "the source", what)
     return parts
 
 
@@ -167,54 +161,47 @@ def _owner(key: str) -> str:
     return key.rpartition(".")[0]
 
 
-# The first layer that has the shapes of all that follow, and the lengths in source and target.
-Lengths = tuple[int, int, int]
-
-
-def _uneven_lists(source: nn.Module, target: nn.Module) -> dict[str, Lengths]:
-    """Return the outermost lists of modules whose length changes, by path."""
+def _lists(
+    source: nn.Module, target: nn.Module, rows: Callable[[str, int, int, int], Tensor]
+) -> dict[str, GrownList]:
+    """Return the lists whose length changes, with ``rows`` of path, first layer and lengths."""
     modules = dict(source.named_modules())
     kinds = (nn.ModuleList, nn.Sequential)
-    lists: dict[str, Lengths] = {}
+    lists: dict[str, GrownList] = {}
     for path, module in target.named_modules():
         other = modules.get(path)
         if not (isinstance(module, kinds) and isinstance(other, kinds)):
             continue
         if len(module) != len(other) and not any(_inside(path, outer) for outer in lists):
             first = max(_first_alike(list(other)), _first_alike(list(module)))
-            lists[path] = first, len(other), len(module)
+            first = min(first, len(module))  # without equal layers, the last ones are dropped
+            lists[path] = GrownList(first, rows(path, first, len(other), len(module)))
     return lists
 
 
-def _grown(path: str, lengths: Lengths, depth: Depth | Tensor, gap: float) -> GrownList:
-    first, source, target = lengths
-    if isinstance(depth, str) and target < source:
+def _grown_rows(
+    depth: Depth, gap: float, path: str, first: int, source: int, target: int
+) -> Tensor:
+    if target < source:
         raise ValueError(
             f"{path!r} has {target} layers in the target, fewer than the source's {source}; to "
-            "choose among them use shrink, or give rows for depth"
+            "choose among them use shrink"
         )
-    sizes = target - first, source - first
-    if isinstance(depth, Tensor):
-        if depth.shape != sizes:
-            raise ValueError(
-                f"depth has the shape {tuple(depth.shape)}, but {path!r} takes {sizes[0]} layers "
-                f"from {sizes[1]}"
-            )
-        return GrownList(first, depth)
-    if sizes[1] < 1 and depth != "identity":
+    if source - first < 1 and depth != "identity":
         raise ValueError(f"{path!r} has no layer that depth {depth!r} could repeat")
-    return GrownList(first, depth_rows(depth, max(sizes[1], 0), sizes[0], gap))
+    return depth_rows(depth, max(source - first, 0), target - first, gap)
 
 
-def _shortened(path: str, lengths: Lengths, numbers: Sequence[int] | None) -> GrownList:
-    first, source, target = lengths
+def _kept_rows(
+    layers: Mapping[str, Sequence[int]], path: str, first: int, source: int, target: int
+) -> Tensor:
     if target > source:
         raise ValueError(
             f"{path!r} has {target} layers in the target, more than the source's {source}: use grow"
         )
-    first = min(first, target)  # without equal layers, the last ones are dropped
-    if numbers is None:
-        return GrownList(first, depth_rows("interlace", source - first, target - first))
+    if path not in layers:
+        return depth_rows("interlace", source - first, target - first)
+    numbers = layers[path]
     head, free = list(numbers[:first]), list(numbers[first:])
     fits = head == list(range(first)) and all(n in range(first, source) for n in free)
     if not fits or len(numbers) != target:
@@ -223,7 +210,7 @@ def _shortened(path: str, lengths: Lengths, numbers: Sequence[int] | None) -> Gr
             f"layers[{path!r}] is {list(numbers)}, expected {start}{target - first} numbers from "
             f"{first} to {source - 1}"
         )
-    return GrownList(first, torch.eye(source, dtype=torch.float64)[free, first:])
+    return torch.eye(source, dtype=torch.float64)[free, first:]
 
 
 def _first_alike(layers: list[nn.Module]) -> int:

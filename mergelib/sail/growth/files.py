@@ -62,7 +62,10 @@ def grow_files(
     """
     checkpoint, output = Checkpoint(source), Path(output)
     before, after = _config(source), copy.deepcopy(_config(target))
-    _check_configs(before, after)
+    for name in ("model_type", *_FUNCTION):
+        old, new = getattr(before, name, None), getattr(after, name, None)
+        if old != new:
+            raise ValueError(f"{name} is {old!r} in the source and {new!r} in the target")
     after.architectures = before.architectures
     check_output(output, {"source": checkpoint}, folder=True, overwrite=overwrite)
     with torch.device("meta"):
@@ -100,18 +103,6 @@ def _config(config: "AnyPath | PretrainedConfig") -> "PretrainedConfig":
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"{path} is not a configuration of transformers: {error}") from error
     return read
-
-
-def _check_configs(before: "PretrainedConfig", after: "PretrainedConfig") -> None:
-    """Check that two configurations differ in sizes only."""
-    if before.model_type != after.model_type:
-        raise ValueError(
-            f"the source is a {before.model_type}, but the target is a {after.model_type}"
-        )
-    for name in _FUNCTION:
-        old, new = getattr(before, name, None), getattr(after, name, None)
-        if old != new:
-            raise ValueError(f"{name} is {old!r} in the source and {new!r} in the target")
 
 
 def _network(config: "PretrainedConfig") -> nn.Module:

@@ -9,9 +9,11 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
+from mergelib.align.matching import check_state
 from mergelib.io import Model, as_state
 from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
+from mergelib.problems.checks import check_choice
 from mergelib.sail.growth.depth import (
     Depth,
     GrownList,
@@ -22,11 +24,10 @@ from mergelib.sail.growth.depth import (
     origins,
 )
 from mergelib.sail.growth.width import COPYING, Widening, Width, shuffled_directions
-from mergelib.statedict import StateDict, is_finite
+from mergelib.statedict import StateDict
 from mergelib.structure import Structure, structure_of
 
-FIXED = "fixed (input, vocabulary, position or kernel)"
-SHOWN = "visible in the model's output; put a head behind it"
+FIXED = {"fixed": "fixed (input, vocabulary, position or kernel)"}
 
 
 @torch.no_grad()
@@ -36,7 +37,7 @@ def grow(
     *,
     state: Model | None = None,
     width: Width = "replicate",
-    depth: Depth | Tensor = "identity",
+    depth: Depth = "identity",
     gap: float = math.inf,
     noise: float = 0.0,
     generator: torch.Generator | None = None,
@@ -58,8 +59,7 @@ def grow(
         depth: how longer lists of layers are filled. ``"identity"`` adds layers with closed
             residual branches, which keeps the function; ``"stack"``, ``"stack_top"``,
             ``"interlace"`` and ``"interpolate"`` follow Eq. 9, see
-            `mergelib.sail.growth.depth.depth_rows`. A tensor (target layers, source layers) gives
-            the rows directly; lists may then also get shorter.
+            `mergelib.sail.growth.depth.depth_rows`.
         gap: of the softmax over Eq. 9's rows; by default there is none.
         noise: for ``"replicate"``, ``"svd"`` and the streams of ``"aki"``: standard deviation,
             relative to a weight's root mean square, of noise on copies that cancels in their sum.
@@ -79,7 +79,11 @@ def grow(
     >>> tuple(grow(net(8), net(16))["0.weight"].shape)
     (16, 4)
     """
-    _check_noise(noise, width)
+    if not noise >= 0 or (noise and width not in COPYING):
+        schemes = ", ".join(map(repr, COPYING))
+        raise ValueError(
+            f"noise is {noise}, expected at least 0, and exactly 0 except for {schemes}"
+        )
     plan = planned(source, target, state=state, width=width, depth=depth, gap=gap)
     return plan.state(lambda key: _finished(plan, key, noise, generator))
 
@@ -92,17 +96,8 @@ class Plan(Brief):
     fresh: StateDict  # the target's initial weights
     lists: Mapping[str, GrownList]  # those whose length changes
     widening: Widening
+    origins: Mapping[str, Origin]  # the source entries of every target entry
     next_layers: Mapping[str, str]  # entries that new units come from, if from the next layer
-
-    @cached_property
-    def origins(self) -> dict[str, Origin]:
-        """The source entries of every target entry."""
-        return origins(self.weights, self.fresh, self.lists)
-
-    @cached_property
-    def closed(self) -> set[str]:
-        """Entries of new layers that are set to zero."""
-        return closed_keys(self.widening.structure, self.lists)
 
     @cached_property
     def ties(self) -> dict[str, str]:
@@ -116,7 +111,7 @@ class Plan(Brief):
         if not self.next_layers:
             return wide
         later = tuple((self.next_layers.get(name, name), share) for name, share in origin)
-        added = self.widening.added(key).to(wide.device)
+        added = self.widening.new(key).to(wide.device)
         return torch.where(added, self.widening.apply(key, mixed(self.weights, later)), wide)
 
     def state(self, made: Callable[[str], Tensor]) -> dict[str, Tensor]:
@@ -125,11 +120,12 @@ class Plan(Brief):
         ``made`` returns a floating entry that has an origin, by its key.
         """
         state: dict[str, Tensor] = {}
+        closed = closed_keys(self.widening.structure, self.lists)
         for key, start in self.fresh.items():
             if key in self.ties:
                 state[key] = state[self.ties[key]]
             elif not self.origins[key]:
-                state[key] = torch.zeros_like(start) if key in self.closed else start.clone()
+                state[key] = torch.zeros_like(start) if key in closed else start.clone()
             elif not start.is_floating_point():
                 nearest = max(self.origins[key], key=lambda part: float(part[1]))
                 state[key] = self.weights[nearest[0]].clone()
@@ -145,14 +141,20 @@ def planned(
     *,
     state: Model | None,
     width: Width,
-    depth: Depth | Tensor,
+    depth: Depth,
     gap: float,
 ) -> Plan:
     """Return the plan that `grow` follows; see there for arguments and errors."""
-    _check_choices(width, depth, gap)
+    check_choice("width", width, get_args(Width))
+    check_choice("depth", depth, get_args(Depth))
+    if not gap > 0 or (not math.isinf(gap) and depth == "identity"):
+        raise ValueError(
+            f"gap is {gap}, expected a positive number, and inf if depth is 'identity'"
+        )
     lists = grown_lists(source, target, depth, gap)
     plan = plan_of(source, target, state, lists, width)
-    _check_growth(plan.widening)
+    check_sizes(plan.widening, FIXED)
+    _check_function(plan.widening)
     return plan
 
 
@@ -166,13 +168,17 @@ def plan_of(
     """Return a plan for these lists of layers; errors are those of `grow`."""
     before, after = structure_of(source), structure_of(target)
     weights = as_state(source if state is None else state)
-    before.check(weights, "state")
-    for key, tensor in weights.items():
-        if tensor.is_floating_point() and not is_finite(tensor):
-            raise ValueError(f"state[{key!r}] contains values that are not finite")
+    check_state(weights, before, "state")
     fresh: StateDict = target.state_dict()
-    sizes = group_sizes(before, after, origins(weights, fresh, lists))
-    plan = Plan(weights, fresh, lists, Widening(after, sizes, width), _next(source, width))
+    sources = origins(weights, fresh, lists)
+    widening = Widening(after, group_sizes(before, after, sources), width)
+    layers = next_layers(source) if width == "aki" else {}
+    if width == "aki" and not layers:
+        raise ValueError(
+            "width 'aki' takes new units from the next layer, but the source has no list of layers "
+            "of one shape; use 'replicate'"
+        )
+    plan = Plan(weights, fresh, lists, widening, sources, layers)
     for key, first in plan.ties.items():
         pair = [mixed(weights, plan.origins[name]) for name in (key, first) if plan.origins[name]]
         if len(pair) == 2 and not torch.equal(*pair):
@@ -181,37 +187,6 @@ def plan_of(
                 "target without that tie"
             )
     return plan
-
-
-def _next(source: nn.Module, width: Width) -> dict[str, str]:
-    """Return where new units come from, if from the next layer."""
-    if width != "aki":
-        return {}
-    layers = next_layers(source)
-    if not layers:
-        raise ValueError(
-            "width 'aki' takes new units from the next layer, but the source has no list of layers "
-            "of one shape; use 'replicate'"
-        )
-    return layers
-
-
-def _check_choices(width: str, depth: str | Tensor, gap: float) -> None:
-    for name, choice, kind in (("width", width, Width), ("depth", depth, Depth)):
-        if isinstance(choice, str) and choice not in get_args(kind):
-            raise ValueError(f"unknown {name} {choice!r}; known: {', '.join(get_args(kind))}")
-    if not gap > 0 or (not math.isinf(gap) and (isinstance(depth, Tensor) or depth == "identity")):
-        raise ValueError(
-            f"gap is {gap}, expected a positive number, and inf if depth is 'identity' or rows"
-        )
-
-
-def _check_noise(noise: float, width: str) -> None:
-    if not noise >= 0 or (noise and width not in COPYING):
-        schemes = ", ".join(map(repr, COPYING))
-        raise ValueError(
-            f"noise is {noise}, expected at least 0, and exactly 0 except for {schemes}"
-        )
 
 
 def _finished(plan: Plan, key: str, noise: float, generator: torch.Generator | None) -> Tensor:
@@ -257,20 +232,31 @@ def group_sizes(
     return {name: sizes.get(name, group.size) for name, group in after.groups.items()}
 
 
-def _check_growth(widening: Widening) -> None:
-    """Check that every group that grows may do so under this scheme."""
+def check_sizes(widening: Widening, reasons: Mapping[str, str], *, shrinking: bool = False) -> None:
+    """Check that every group that changes may do so; ``reasons`` are of kinds that may not."""
     groups = widening.structure.groups
     for name in filter(widening.grows, groups):
         old, new, group = widening.sizes[name], groups[name].size, groups[name]
-        if group.kind == "fixed" or (not group.permutable and group.within is None):
+        reason = reasons.get(group.kind)
+        if reason is None and shrinking and group.norm != "none":
+            reason = "normalised across its units"
+        if reason is None and not group.permutable and group.within is None:
+            reason = "visible in the model's output; put a head behind it"
+        if reason is not None:
             raise ValueError(
                 f"{name!r} has {old} entries in the source and {new} in the target, but it is "
-                + (FIXED if group.kind == "fixed" else SHOWN)
+                + reason
+                + ("; only hidden units and channels can be shrunk" if shrinking else "")
             )
-        if new < old:
+        if (new > old) == shrinking:
             raise ValueError(
-                f"{name!r} has {new} units in the target, fewer than the source's {old}"
+                f"{name!r} has {new} units in the target, {'more' if shrinking else 'fewer'} than "
+                f"the source's {old}"
             )
+
+
+def _check_function(widening: Widening) -> None:
+    """Check that a scheme that should keep the function does."""
     reason = _obstacle(widening, widening.scheme)
     other: Width = "mean" if widening.scheme == "replicate" else "replicate"
     if reason and not _obstacle(widening, other):

@@ -5,7 +5,6 @@ SAIL's Eqs. 8 and 9 in the words of appendix F: W̃ = E_out W R_inᵀ and θ̃^k
 R, and each list of layers one s.
 """
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from torch import Tensor, nn
 
 from mergelib.activations import normalising_by_batch, recalibrate
 from mergelib.messages.brief import Brief
+from mergelib.messages.kinds import Count, Positive, Size, annotations_of, check_fits
 from mergelib.problems.calling import call_with, evaluating
-from mergelib.problems.checks import check_choice, check_positive, check_steps
 from mergelib.problems.examples import Examples, read_examples
 from mergelib.progress import progress
 from mergelib.sail.growth.depth import Depth
@@ -45,8 +44,6 @@ class LearnedGrowth(Brief):
     state: dict[str, Tensor]  # Σ γ_i T_i(θ_i), the initial weights of the target
     states: dict[str, dict[str, Tensor]]  # source to T_i(θ_i)
     history: "pd.DataFrame"  # loss before every step; a column per source, or one called "joint"
-    passes: int  # forward and backward passes of the target over all sources
-    learned: int  # number of learned parameters
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,10 +60,6 @@ class Descent(Brief):
     learning_rate: float
     loss: Criterion
     seed: int
-
-    def __post_init__(self) -> None:
-        check_steps(self.steps, self.batch_size)
-        check_positive("learning_rate", self.learning_rate)
 
     @cached_property
     def examples(self) -> Examples:
@@ -103,9 +96,7 @@ class Descent(Brief):
         parts = rows.tensor_split(math.ceil(len(rows) / self.batch_size))
         device = next(iter(state.values())).device
         batches = (self.examples[part].to(device).inputs for part in parts)
-        network = copy.deepcopy(self.target)  # with the state's dtypes and devices
-        network.load_state_dict({k: value.clone() for k, value in state.items()}, assign=True)
-        measured = recalibrate(network, state, batches)
+        measured = recalibrate(self.target, state, batches)
         statistics = (key for key in state if is_statistic(key) or key.endswith(COUNTER))
         return {**state, **{key: measured[key] for key in statistics}}
 
@@ -122,9 +113,9 @@ def learn_growth(
     depth: Depth = "identity",
     gap: float = 6.0,
     noise: float = 0.0,
-    steps: int = 100,
-    batch_size: int = 64,
-    learning_rate: float = 1e-3,
+    steps: Count = 100,
+    batch_size: Size = 64,
+    learning_rate: Positive = 1e-3,
     loss: Criterion = F.cross_entropy,
     seed: int = 0,
 ) -> LearnedGrowth:
@@ -167,16 +158,21 @@ def learn_growth(
     """
     import pandas as pd
 
-    check_choice("mode", mode, ("joint", "alone"))
-    check_choice("maps", maps, ("sail", "ligo"))
+    check_fits(annotations_of(learn_growth), locals())
     descent = Descent(target, data, steps, batch_size, learning_rate, loss, seed)
-    numbered = sources if isinstance(sources, Mapping) else _numbered(sources)
-    gamma = _checked_weights(weights, len(numbered))
+    if not isinstance(sources, Mapping):
+        sources = {f"source {number}": source for number, source in enumerate(sources)}
+    count = len(sources)
+    if not count:
+        raise ValueError("there are no sources, so there is nothing to grow; pass at least one")
+    gamma = [1 / count] * count if weights is None else [float(weight) for weight in weights]
+    if len(gamma) != count or not abs(sum(gamma) - 1) < 1e-6:
+        raise ValueError(f"weights are {gamma}, expected {count} numbers (one per source) of sum 1")
     options: dict[str, Any] = {"width": width, "depth": depth, "gap": gap, "noise": noise}
     options = {} if maps == "ligo" else options
     options["generator"] = torch.Generator().manual_seed(seed)
     kind = PublishedLiGO if maps == "ligo" else Transformation
-    learned = {name: kind(network, target, **options) for name, network in numbered.items()}
+    learned = {name: kind(network, target, **options) for name, network in sources.items()}
     if mode == "joint":
         history = {"joint": descent.learn(list(learned.values()), gamma)}
     else:
@@ -189,25 +185,7 @@ def learn_growth(
         descent.settled(average) if len(states) > 1 else next(iter(states.values())),
         states,
         pd.DataFrame(history),
-        passes=sum(map(len, history.values())),
-        learned=sum(p.numel() for one in learned.values() for p in one.parameters()),
     )
-
-
-def _numbered(sources: Sequence[nn.Module]) -> dict[str, nn.Module]:
-    return {f"source {number}": source for number, source in enumerate(sources)}
-
-
-def _checked_weights(weights: Sequence[float] | Tensor | None, count: int) -> list[float]:
-    """Return γ as numbers, uniform by default."""
-    if not count:
-        raise ValueError("there are no sources, so there is nothing to grow; pass at least one")
-    if weights is None:
-        return [1 / count] * count
-    gamma = [float(weight) for weight in weights]
-    if len(gamma) != count or not abs(sum(gamma) - 1) < 1e-6:
-        raise ValueError(f"weights are {gamma}, expected {count} numbers (one per source) of sum 1")
-    return gamma
 
 
 def _averaged(states: Sequence[dict[str, Tensor]], gamma: Sequence[float]) -> dict[str, Tensor]:

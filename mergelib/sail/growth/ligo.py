@@ -15,77 +15,63 @@ longer stay as they are; tied tables stay tied; batch norms are refused; the lea
 constant, because the published command ends within the warm-up, where the maps hardly move.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from mergelib.sail.growth.growing import grow, mixed, planned
-from mergelib.sail.growth.maps import NOTHING, Maps
-from mergelib.sail.growth.width import Widening, kronecker
+from mergelib.sail.growth.depth import Origin
+from mergelib.sail.growth.growing import grow, planned
+from mergelib.sail.growth.maps import Maps
+from mergelib.sail.growth.width import Widening
 from mergelib.statedict import is_statistic
-from mergelib.structure import Structure
 
-NOISE = 0.03  # of depth at the start
+NOISE = 0.03  # of depth weights at first, beside a 1 at the largest; then they are scaled to sum 1
 
 
 class Block(NamedTuple):
     """Groups that share one map."""
 
     groups: tuple[str, ...]  # whose product grows: heads with their dimensions, or a single group
-    writer: tuple[str, int] | None = (
-        None  # module and index of queries or keys, which have own maps
-    )
+    # module and index of queries or keys, which have maps of their own
+    writer: tuple[str, int] | None = None
 
 
 class BlockWidening(Widening):
-    """The maps [I; B]; ``rows`` holds B of every block that grows, (new, source), float64."""
+    """The maps [I; B] of blocks; rows of B are uniform at first, scaled to sum 1."""
 
-    def __init__(self, structure: Structure, sizes: Mapping[str, int]) -> None:
-        super().__init__(structure, sizes, "interpolate")  # whose maps are not used
-        self.rows: dict[Block, Tensor] = {}
-
-    def begin(self, generator: torch.Generator | None) -> None:
-        """Draw all B: uniform rows, scaled to sum 1."""
+    def __init__(self, widening: Widening, generator: torch.Generator | None) -> None:
+        super().__init__(widening.structure, widening.sizes, widening.scheme)
+        self._generator = generator
         for key, axes in self.structure.axes.items():
             for number in range(len(axes)):
-                for block in (block for part in self._parts(key, number) for block in part):
-                    old = self.in_source(block.groups)
-                    if block in self.rows or old.all():
-                        continue
-                    shape = int((~old).sum()), int(old.sum())
-                    rows = torch.rand(shape, generator=generator, dtype=torch.float64)
-                    self.rows[block] = rows / rows.sum(1, keepdim=True)
+                self.axis(key, number)
 
-    def axis(self, key: str, number: int) -> Tensor:
-        """Return the map of one axis of a parameter, shape (target, source), float64."""
-        parts = self._parts(key, number)
-        maps = [kronecker([self._map_of(block) for block in part]) for part in parts]
-        whole: Tensor = torch.block_diag(*maps)
-        return whole
+    def learnable(self, use: Block) -> Tensor:
+        """Return the rows B of a map."""
+        return (~self.in_source(use.groups)).nonzero().flatten()
 
-    def _parts(self, key: str, number: int) -> list[list[Block]]:
-        """Return the blocks whose product each part of an axis is."""
-        parts = []
+    def _parts(self, key: str, number: int) -> tuple[tuple[Block, ...], ...]:
+        parts: list[tuple[Block, ...]] = []
         for place, factors in enumerate(self.structure.axes[key][number].layout):
             if self._scores & {*factors}:
-                parts.append([Block(factors, (key.rpartition(".")[0], place))])
+                parts.append((Block(factors, (key.rpartition(".")[0], place)),))
             elif any(self.structure.groups[name].kind == "head" for name in factors):
-                parts.append([Block(factors)])
+                parts.append((Block(factors),))
             else:
-                parts.append([Block((name,)) for name in factors])
-        return parts
+                parts.append(tuple(Block((name,)) for name in factors))
+        return tuple(parts)
 
-    def _map_of(self, block: Block) -> Tensor:
-        old = self.in_source(block.groups)
-        count = int(old.sum())
-        if block not in self.rows:
-            return torch.eye(count, dtype=torch.float64)
-        rows = self.rows[block]
-        stacked = torch.cat([torch.eye(count).to(rows), rows])
-        order = torch.cat([old.nonzero(), (~old).nonzero()]).flatten().argsort()
-        return stacked[order.to(rows.device)]
+    def _first_map(self, use: Block) -> Tensor:
+        old = self.in_source(use.groups)
+        matrix = torch.zeros(len(old), int(old.sum()), dtype=torch.float64)
+        matrix[old] = torch.eye(matrix.shape[1], dtype=torch.float64)
+        if not old.all():
+            shape = int((~old).sum()), matrix.shape[1]
+            rows = torch.rand(shape, generator=self._generator, dtype=torch.float64)
+            matrix[~old] = rows / rows.sum(1, keepdim=True)
+        return matrix
 
 
 class PublishedLiGO(Maps):
@@ -102,38 +88,22 @@ class PublishedLiGO(Maps):
             raise ValueError(
                 f"{key!r} is a statistic of a batch norm, which LiGO cannot map; use maps='sail'"
             )
-        super().__init__(plan, start)
-        device = next(iter(start.values())).device
-        self._widening = BlockWidening(plan.widening.structure, plan.widening.sizes)
-        self._widening.begin(generator)
-        blocks = {
-            block: nn.Parameter(rows.to(device)) for block, rows in self._widening.rows.items()
+        plan = replace(plan, widening=BlockWidening(plan.widening, generator))
+        self._mixed = {
+            key: origin
+            for key, origin in plan.origins.items()
+            if len(origin) > 1 and start[key].is_floating_point() and key not in plan.ties
         }
-        self._widening.rows.update(blocks)
-        self.blocks = nn.ParameterList(blocks.values())
-        self._mixed = [key for key in self._reached if len(plan.origins[key]) > 1]
-        self.depths = nn.ParameterList(
-            _noisy([float(share) for _, share in plan.origins[key]], generator, device)
-            for key in self._mixed
-        )
-        if not blocks and not self._mixed:
-            raise ValueError(NOTHING)
+        depths = []
+        for origin in self._mixed.values():
+            row = NOISE * torch.rand(len(origin), generator=generator, dtype=torch.float64)
+            row[torch.stack([share for _, share in origin]).argmax()] = 1
+            depths.append(row / row.sum())
+        super().__init__(plan, start, depths, fixed=False)
 
-    def mapping(self) -> Callable[[str], Tensor]:
-        """Use the current maps and depth weights."""
-        origins = dict(self._plan.origins)
-        for key, row in zip(self._mixed, self.depths, strict=True):
-            origins[key] = tuple(
-                (name, share) for (name, _), share in zip(origins[key], row, strict=True)
-            )
-        weights, widening = self._plan.weights, self._widening
-        return lambda key: widening.apply(key, mixed(weights, origins[key]))
-
-
-def _noisy(
-    pattern: Sequence[float], generator: torch.Generator | None, device: torch.device
-) -> nn.Parameter:
-    """Return initial depth weights of sum 1: noise, and 1 at the largest entry of the pattern."""
-    row = NOISE * torch.rand(len(pattern), generator=generator, dtype=torch.float64)
-    row[pattern.index(max(pattern))] = 1
-    return nn.Parameter((row / row.sum()).to(device))
+    def origins(self) -> dict[str, Origin]:
+        rows = {
+            key: tuple((name, share) for (name, _), share in zip(origin, row, strict=True))
+            for (key, origin), row in zip(self._mixed.items(), self.depths, strict=True)
+        }
+        return {**self._plan.origins, **rows}

@@ -7,27 +7,23 @@ observed activations h. A convolution uses the same R at every position of its k
 zero padding. Eq. 9 selects among the layers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from mergelib.activations import layer_inputs
 from mergelib.io import Model
 from mergelib.messages.extras import needs
-from mergelib.problems.calling import evaluating, tied_names
+from mergelib.problems.calling import evaluating
 from mergelib.problems.checks import check_finite
 from mergelib.sail.growth.depth import kept_lists
-from mergelib.sail.growth.growing import FIXED, SHOWN, Plan, plan_of
+from mergelib.sail.growth.growing import FIXED, Plan, check_sizes, plan_of
 from mergelib.sail.growth.width import Use
-from mergelib.statedict import StateDict
-from mergelib.structure import Group
-from mergelib.structure.groups import Kind
 
-_REASONS: dict[Kind, str] = {
-    "fixed": FIXED,
+_REASONS = {
+    **FIXED,
     "stream": "a residual stream, which all of its blocks write and read",
     "heads": "a number of attention heads",
     "head": "a dimension of attention heads",
@@ -74,63 +70,20 @@ def shrink(
     """
     plan = plan_of(source, target, state, kept_lists(source, target, layers or {}), "replicate")
     groups = plan.widening.structure.groups
-    changed = [group for name, group in groups.items() if plan.widening.grows(name)]
-    for group in changed:
-        _check_group(group, plan.widening.sizes[group.name])
-    inputs_of = _layer_inputs(source, inputs, plan.weights)
+    check_sizes(plan.widening, _REASONS, shrinking=True)
+    with evaluating(source):
+        inputs_of = layer_inputs(source, inputs, plan.weights, convolutions=True)
     maps: dict[tuple[str, Use], Tensor] = {}
-    for group in changed:
-        rows = _activations(plan, group.name, inputs_of)
-        linear = _reads_directly(plan, group.name, rows, inputs_of)
-        write, read = (_mixed if linear else _selected)(rows, group.size)
-        maps[group.name, "write"], maps[group.name, "read"] = write, read
+    for name in filter(plan.widening.grows, groups):
+        rows, size = _activations(plan, name, inputs_of), groups[name].size
+        if _reads_directly(plan, name, rows, inputs_of):
+            directions = torch.linalg.eigh(rows.T @ rows).eigenvectors  # ascending
+            write = read = directions[:, -size:].flip(1).T
+        else:
+            write, read = _selected(rows, size)
+        maps[name, "write"], maps[name, "read"] = write, read
     narrowing = replace(plan, widening=plan.widening.replaced(maps))
     return narrowing.state(narrowing.mapped)
-
-
-def _check_group(group: Group, before: int) -> None:
-    """Check that a group consists of hidden units or channels and gets narrower."""
-    if group.size > before:
-        raise ValueError(
-            f"{group.name!r} has {group.size} units in the target, more than the source's {before}"
-        )
-    reason = _REASONS.get(group.kind)
-    if reason is None and group.norm != "none":
-        reason = "normalised across its units"
-    if reason is None and not group.permutable:
-        reason = SHOWN
-    if reason is not None:
-        raise ValueError(
-            f"{group.name!r} has {before} entries in the source and {group.size} in the target, "
-            f"but it is {reason}; only hidden units and channels can be shrunk"
-        )
-
-
-def _layer_inputs(
-    source: nn.Module, inputs: Tensor | Mapping[str, Tensor], weights: StateDict
-) -> dict[str, Tensor]:
-    """Return `layer_inputs` in evaluation mode, with those of convolutions as (…, channels)."""
-    convolutions: dict[str, Tensor] = {}
-
-    def watch(key: str, channels: int) -> Callable[[nn.Module, tuple[Tensor]], None]:
-        def keep(_module: nn.Module, args: tuple[Tensor]) -> None:
-            convolutions[key] = args[0].detach().movedim(channels, -1)
-
-        return keep
-
-    handles = [
-        module.register_forward_pre_hook(watch(f"{name}.weight", 1 - module.weight.dim()))
-        for name, module in source.named_modules()
-        if isinstance(module, _ConvNd)
-    ]
-    ties = tied_names(source)
-    untied = {key: value for key, value in weights.items() if ties.get(key) not in weights}
-    try:
-        with evaluating(source):
-            return {**layer_inputs(source, inputs, untied), **convolutions}
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _activations(plan: Plan, name: str, inputs_of: Mapping[str, Tensor]) -> Tensor:
@@ -140,7 +93,7 @@ def _activations(plan: Plan, name: str, inputs_of: Mapping[str, Tensor]) -> Tens
     for member in structure.members(name):
         if member.role not in ("read", "both"):
             continue
-        key, layout = _origin(plan, member.key), structure.axes[member.key][member.axis].layout
+        key, layout = plan.origins[member.key][0][0], structure.axes[member.key][member.axis].layout
         others = {factor for factors in layout for factor in factors} - {name}
         alone = len(layout) == 1 and all(structure.groups[n].kind == "fixed" for n in others)
         if key not in inputs_of or not alone:
@@ -162,7 +115,7 @@ def _reads_directly(plan: Plan, name: str, rows: Tensor, inputs_of: Mapping[str,
     writers = [m for m in members if m.role == "write" and len(structure.axes[m.key]) > 1]
     if {member.role for member in members} != {"write", "read"} or len(writers) != 1:
         return False
-    key = _origin(plan, writers[0].key)
+    key = plan.origins[writers[0].key][0][0]
     if key not in inputs_of or plan.weights[key].dim() != 2:
         return False
     matrix = plan.weights[key].movedim(writers[0].axis, 1)
@@ -170,17 +123,6 @@ def _reads_directly(plan: Plan, name: str, rows: Tensor, inputs_of: Mapping[str,
     bias = plan.weights.get(f"{key.removesuffix('weight')}bias")
     written = written if bias is None else written + bias.double().cpu()
     return written.shape == rows.shape and torch.allclose(written, rows, rtol=1e-3, atol=1e-5)
-
-
-def _origin(plan: Plan, key: str) -> str:
-    """Return the source's key from which a key of the target is made."""
-    return plan.origins[key][0][0]
-
-
-def _mixed(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return E and R of the leading principal directions, both (size, units)."""
-    leading = torch.linalg.eigh(rows.T @ rows).eigenvectors[:, -size:].flip(1).T
-    return leading, leading
 
 
 def _selected(rows: Tensor, size: int) -> tuple[Tensor, Tensor]:

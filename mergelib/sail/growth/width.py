@@ -13,16 +13,16 @@ see `Widening`.
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from functools import cached_property, reduce
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
+from mergelib.sail.growth.depth import Depth, depth_rows
 from mergelib.statedict import is_statistic
 from mergelib.structure import Axis, Structure
-from mergelib.structure.groups import Role
 
 Use = Literal["write", "read", "scale", "shift", "tied scale", "tied shift"]
 
@@ -33,7 +33,6 @@ COPYING: tuple[Width, ...] = ("replicate", "svd", "aki")  # those whose new unit
 
 # Mean padding multiplies the stream by c; what stands behind a norm is divided by this power of c.
 _POWERS: dict[Use, int] = {"read": 0, "shift": 0, "scale": 1, "tied shift": 1, "tied scale": 2}
-_TIED: dict[Role, Use] = {"scale": "tied scale", "shift": "tied shift"}
 
 
 def expander(scheme: Width, source: int, target: int) -> Tensor:
@@ -43,21 +42,9 @@ def expander(scheme: Width, source: int, target: int) -> Tensor:
     columns to length 1; ``"mean"`` pads zeros (new units keep their initial weights);
     ``"interpolate"`` mixes neighbours.
     """
-    eye = torch.eye(source, dtype=torch.float64)
-    if scheme == "mean":
-        return torch.eye(target, source, dtype=torch.float64)
-    if scheme == "interpolate":
-        at = torch.linspace(0, source - 1, target, dtype=torch.float64)
-        return (1 - (at[:, None] - torch.arange(source)).abs()).clamp_min(0)
-    copies = eye[torch.arange(target) % source]
-    return copies / copies.norm(dim=0) if scheme in ("svd", "svd_random") else copies
-
-
-def orthonormal(matrix: Tensor) -> Tensor:
-    """Return the nearest matrix with orthonormal columns, M (Mᵀ M)^−½."""
-    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    product: Tensor = left @ right
-    return product
+    pattern: dict[Width, Depth] = {"mean": "identity", "interpolate": "interpolate"}
+    rows = depth_rows(pattern.get(scheme, "stack"), source, target)
+    return rows / rows.norm(dim=0) if scheme in ("svd", "svd_random") else rows
 
 
 class Widening:
@@ -71,10 +58,10 @@ class Widening:
 
     def __init__(self, structure: Structure, sizes: Mapping[str, int], scheme: Width) -> None:
         self.structure, self.sizes, self.scheme = structure, sizes, scheme
-        self.maps: dict[tuple[str, Use], Tensor] = {}
-        self._axis_maps: dict[tuple[Axis, bool], Tensor] = {}
+        self.maps: dict[Any, Tensor] = {}
+        self._axis_maps: dict[tuple[tuple[Any, ...], ...], Tensor] = {}
 
-    def replaced(self, maps: Mapping[tuple[str, Use], Tensor]) -> "Widening":
+    def replaced(self, maps: Mapping[Any, Tensor]) -> Self:
         """Return a copy with some maps replaced."""
         other = copy.copy(self)
         other.maps, other._axis_maps = {**self.maps, **maps}, {}
@@ -86,16 +73,34 @@ class Widening:
 
     def axis(self, key: str, number: int) -> Tensor:
         """Return the map of one axis of a parameter, (target, source), float64."""
+        parts = self._parts(key, number)
+        if parts not in self._axis_maps:
+            products = [reduce(torch.kron, map(self._map, part)) for part in parts]
+            self._axis_maps[parts] = torch.block_diag(*products)
+        matrix = self._axis_maps[parts]
+        return matrix.square() if is_statistic(key) and key.endswith("var") else matrix
+
+    def _parts(self, key: str, number: int) -> tuple[tuple[Any, ...], ...]:
+        """Return the keys of the maps whose products the parts of an axis have."""
         axis = self.structure.axes[key][number]
         tied = key.rpartition(".")[0] in self._before_tied
-        if (axis, tied) not in self._axis_maps:
-            parts = [
-                kronecker([self._map(name, axis.role, tied) for name in factors])
-                for factors in axis.layout
-            ]
-            self._axis_maps[axis, tied] = torch.block_diag(*parts)
-        matrix = self._axis_maps[axis, tied]
-        return matrix.square() if is_statistic(key) and key.endswith("var") else matrix
+        use = "read" if axis.role == "read" or tied else "write"
+        uses = {False: use, True: use}  # by whether the group is padded by its mean
+        if axis.role in ("scale", "shift"):
+            uses[True] = f"tied {axis.role}" if tied else axis.role
+        return tuple(
+            tuple((name, uses[self._mean_padded(name)]) for name in factors)
+            for factors in axis.layout
+        )
+
+    def _map(self, use: Any) -> Tensor:
+        if use not in self.maps:
+            self.maps[use] = self._first_map(use)
+        return self.maps[use]
+
+    def learnable(self, use: Any) -> Tensor:
+        """Return the rows of a map that may be learned: all if its group grows."""
+        return torch.arange(len(self.maps[use]) if self.grows(use[0]) else 0)
 
     def apply(self, key: str, tensor: Tensor) -> Tensor:
         """Map all axes of a source parameter; the result is at least float32."""
@@ -109,7 +114,10 @@ class Widening:
     def spread(self, key: str, wide: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return unit-variance noise N (I − E Rᵀ) that readers of copies cancel; elsewhere zero."""
         for number, axis in enumerate(self.structure.axes[key]):
-            if axis.role == "read" and self._grows(axis) and self._copied(axis):
+            groups = [self.structure.groups[name] for factors in axis.layout for name in factors]
+            # with "aki", only new units of streams are copies
+            copied = self.scheme != "aki" or any(group.kind == "stream" for group in groups)
+            if axis.role == "read" and self._grows(axis) and copied:
                 noise = torch.randn(wide.shape, generator=generator).to(wide)
                 read = self.axis(key, number).to(wide)
                 write = torch.linalg.pinv(read).T
@@ -120,71 +128,48 @@ class Widening:
         return torch.zeros_like(wide)
 
     def new(self, key: str) -> Tensor:
-        """Return a mask of the entries that ``"mean"`` leaves free, as nothing depends on them."""
-        return self._mask(key, lambda axis: self._free(key, axis))
+        """Return a mask of the entries of new units that are made otherwise; it broadcasts.
 
-    def added(self, key: str) -> Tensor:
-        """Return a mask of the outputs of new units outside streams; it broadcasts."""
-
-        def outputs(axis: Axis) -> Tensor:
-            written = axis.role in ("write", "scale", "shift")
-            parts = []
-            for factors in axis.layout:
-                inside = all(self.structure.groups[name].kind != "stream" for name in factors)
-                parts.append(~self.in_source(factors) & (inside and written))
-            return torch.cat(parts)
-
-        return self._mask(key, outputs)
-
-    def in_source(self, factors: Sequence[str]) -> Tensor:
-        """Return a mask of the indices of a product of groups that the source has."""
-        groups = [self.structure.groups[name] for name in factors]
-        return _all_of([torch.arange(group.size) < self.sizes[group.name] for group in groups])
-
-    def _mask(self, key: str, selects: Callable[[Axis], Tensor]) -> Tensor:
-        """Return the entries that ``selects`` selects on at least one axis."""
+        ``"aki"`` takes outputs outside streams from the next layer. ``"mean"`` leaves entries free
+        on which nothing depends.
+        """
         axes = self.structure.axes[key]
+        query = key.rpartition(".")[0] in self._queries and self.scheme == "mean"
         mask = torch.zeros((1,) * len(axes), dtype=torch.bool)
         for number, axis in enumerate(axes):
+            written, parts = axis.role in ("write", "scale", "shift"), []
+            for place, factors in enumerate(axis.layout):
+                groups = [self.structure.groups[name] for name in factors]
+                if self.scheme == "aki":
+                    free = written and all(group.kind != "stream" for group in groups)
+                elif all(group.norm == "none" for group in groups):
+                    free = written
+                else:
+                    free = axis.role == "scale" or (axis.role == "read" and axis.behind is not None)
+                # queries: new dimensions of old heads are closed
+                seen = self.in_source(factors, factors[1:] if query and place == 0 else ())
+                parts.append(~seen & free)
             shape = [-1 if n == number else 1 for n in range(len(axes))]
-            mask = mask | selects(axis).view(shape)
+            mask = mask | torch.cat(parts).view(shape)
         return mask
+
+    def in_source(self, factors: Sequence[str], whole: Sequence[str] = ()) -> Tensor:
+        """Return a mask of the indices of a product of groups that the source has.
+
+        The groups in ``whole`` count as if the source had all of their indices.
+        """
+        sizes = [self.structure.groups[name].size for name in factors]
+        masks = [
+            torch.arange(size) < (size if name in whole else self.sizes[name])
+            for name, size in zip(factors, sizes, strict=True)
+        ]
+        return reduce(torch.kron, [mask.int() for mask in masks]) != 0
 
     def _grows(self, axis: Axis) -> bool:
         return any(self.grows(name) for factors in axis.layout for name in factors)
 
-    def _copied(self, axis: Axis) -> bool:
-        """Whether new units are copies in all layers; with ``"aki"`` only those of streams are."""
-        names = (name for factors in axis.layout for name in factors)
-        return self.scheme != "aki" or any(
-            self.structure.groups[name].kind == "stream" for name in names
-        )
-
-    def _free(self, key: str, axis: Axis) -> Tensor:
-        parts = []
-        for place, factors in enumerate(axis.layout):
-            groups = [self.structure.groups[name] for name in factors]
-            old = [torch.arange(group.size) < self.sizes[group.name] for group in groups]
-            if all(group.norm == "none" for group in groups):
-                free = axis.role in ("write", "scale", "shift")
-            else:
-                free = axis.role == "scale" or (axis.role == "read" and axis.behind is not None)
-            query = place == 0 and key.rpartition(".")[0] in self._queries
-            if query and old[1:]:  # closed: new dimensions of old heads
-                old[1:] = [torch.ones_like(inside) for inside in old[1:]]
-            parts.append(~_all_of(old) & free)
-        return torch.cat(parts)
-
-    def _map(self, name: str, role: Role, tied: bool) -> Tensor:
-        """Return the map of a group for a parameter of this role."""
-        use: Use = "read" if role == "read" or tied else "write"
-        if self._mean_padded(name) and (role == "scale" or role == "shift"):
-            use = _TIED[role] if tied else role
-        if (name, use) not in self.maps:
-            self.maps[name, use] = self._first_map(name, use)
-        return self.maps[name, use]
-
-    def _first_map(self, name: str, use: Use) -> Tensor:
+    def _first_map(self, key: Any) -> Tensor:
+        name, use = key
         before, now = self.sizes[name], self.structure.groups[name].size
         if before == now:
             return torch.eye(now, dtype=torch.float64)
@@ -196,7 +181,9 @@ class Widening:
                 return c * torch.cat([torch.eye(before, dtype=torch.float64), mean])
             return write / c ** _POWERS[use]
         if name in self._scores:
-            return orthonormal(write) * math.sqrt(math.sqrt(now / before))
+            left, _, right = torch.linalg.svd(write, full_matrices=False)
+            nearest: Tensor = left @ right  # with orthonormal columns, E (Eᵀ E)^−½
+            return nearest * math.sqrt(math.sqrt(now / before))
         if use == "read":
             if self.scheme != "interpolate":  # columns are disjoint: Eᵀ E is diagonal
                 return write / write.square().sum(0)
@@ -240,15 +227,3 @@ def shuffled_directions(
     )
     product: Tensor = (left * values) @ right.T
     return product.view(shape).movedim(folds[1], folds[0])
-
-
-def _all_of(masks: Sequence[Tensor]) -> Tensor:
-    return kronecker([mask[:, None].double() for mask in masks])[:, 0] != 0
-
-
-def kronecker(factors: Sequence[Tensor]) -> Tensor:
-    """Return the map of a product of groups from the maps of its factors."""
-    result = factors[0]
-    for factor in factors[1:]:
-        result = torch.kron(result, factor)
-    return result

@@ -202,7 +202,7 @@ def test_compare(tiny_zoo: Zoo) -> None:
 def test_compare_where_memory_cannot_be_measured(
     tiny_zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mergelib.evaluation.cost._reset_peak", lambda cuda: None)
+    monkeypatch.setattr("mergelib.evaluation.cost._memory", lambda *_, **__: None)
     table = compare(tiny_zoo, {"average": {}})
     assert table["peak_bytes"].isna().all()
     assert table["peak_bytes"].dtype.kind == "f"
@@ -247,7 +247,8 @@ def test_procedures_that_draw_are_known() -> None:
 def test_a_procedure_draws_by_the_seed_of_the_run(method: str, tiny_zoo: Zoo) -> None:
     kind = get_method(method, "procedure")
     data: Any = examples_of(tiny_zoo, 20)
-    if not kind.needs_with(kind.settings_from({})).labels:
+    assert kind.requires is not None
+    if not kind.requires.labels:
         data = unlabelled(data)
     few = {"steps": 2} if "steps" in kind.hyperparameters else {}
     own = adapted(of_seed(tiny_zoo, 3), method, data, **few)

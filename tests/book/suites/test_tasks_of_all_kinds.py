@@ -12,8 +12,8 @@ from sklearn.metrics import matthews_corrcoef
 from torch import Tensor, nn
 
 import mergelib as ml
+from mergebook.suites.families.glue import CORRELATION, MATTHEWS, squared_error
 from mergebook.suites.models import scale_pixels, to_tokens
-from mergelib.evaluation.metrics import CORRELATION, MATTHEWS, squared_error
 from mergelib.evaluation.tasks import LOSS, Split, Suite, Task, as_stored
 
 N, CLASSES = 60, 3
@@ -161,7 +161,7 @@ def test_scores_of_a_suite_are_told_of_each_of_its_tasks() -> None:
     assert table["score"].tolist() == [1.0, 1.0]
     alone = ml.evaluate(Scaled(), state, heads, suite, tasks=["a"])
     pd.testing.assert_frame_equal(alone, table.iloc[:1])
-    with pytest.raises(ValueError, match="unknown task 'c'; mine has: a, b"):
+    with pytest.raises(ValueError, match="task 'c' has no place in mine; there are: a, b"):
         ml.evaluate(Scaled(), state, heads, suite, tasks=["c"])
 
 

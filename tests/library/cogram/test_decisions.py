@@ -9,15 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mergelib.cogram.decisions import Judgement, Log, Rules, bar, case, mixing_weights
+from mergelib.cogram.decisions import CogramSettings, Log, bar, mixing_weights
 
 LEVELS = ("layer", "neuron", "weight")
 losses = st.floats(0, 50)
-
-
-def rules(**changed: Any) -> Rules:
-    given: dict[str, Any] = {"levels": LEVELS, "thresholds": {}, "steepness": 5.5}
-    return Rules(**{**given, "shrinkage": 0.0, "rollback": ("neuron", "weight"), **changed})
 
 
 def double(*values: float) -> Tensor:
@@ -73,7 +68,9 @@ def test_weights_by_hand() -> None:
     ],
 )
 def test_cases_1_to_3(spread: float, expected: str) -> None:
-    assert case(spread, 0.1, 0.3) == expected
+    settings = CogramSettings(LEVELS, thresholds={"neuron": (0.1, 0.3)})
+    assert settings.case("neuron", spread) == expected
+    assert settings.case("layer", spread) == "merge", "no thresholds"
 
 
 def test_a_change_must_lower_the_loss() -> None:
@@ -81,39 +78,48 @@ def test_a_change_must_lower_the_loss() -> None:
     assert bar(2.0) < 2.0
     assert bar(2.0) > 2.0 - 1e-11
     assert bar(0.0) < 0.0
-    assert rules().ceiling("neuron", 2.0) == bar(2.0)
-    assert rules().ceiling("layer", 2.0) == math.inf
-    assert rules(rollback=LEVELS).ceiling("layer", 2.0) == bar(2.0)
+    assert CogramSettings().ceiling("neuron", 2.0) == bar(2.0)
+    assert CogramSettings().ceiling("layer", 2.0) == math.inf
+    assert CogramSettings(rollback=LEVELS).ceiling("layer", 2.0) == bar(2.0)
 
 
-def test_judging_by_hand() -> None:
-    """Spreads of 0, 0.25 and 1 against 0.25 to 0.5."""
-    chosen = rules(thresholds={"neuron": (0.25, 0.5)}, steepness=math.log(3) / 0.25)
-    values = torch.stack([double(1, 1), double(0.75, 1), double(2, 1)])
-    judged = chosen.judge("neuron", values, last=False)
-    assert judged.cases == ["uncertain", "merge", "coarse"]
-    assert judged.merging == [1]
-    assert judged.spreads.tolist() == [0, 0.25, 1]
-    assert judged.weights[1].tolist() == pytest.approx([3 / 4, 1 / 4])
-    assert judged.weights[2].tolist() == pytest.approx([1 / 82, 81 / 82])
-    assert judged.after.isnan().all()
-    assert chosen.judge("neuron", values, last=True).merging == [0, 1, 2], "nothing finer"
-    assert chosen.judge("layer", values, last=False).merging == [0, 1, 2], "no thresholds"
+def test_deciding_by_hand() -> None:
+    """Spreads of 0, 0.25 and 1 against 0.25 to 0.5; what is proposed is its own loss."""
+    steepness = math.log(3) / 0.25
+    log = Log(["a", "b"], CogramSettings(LEVELS, {"neuron": (0.25, 0.5)}, steepness))
+    given = [double(1, 1), double(0.75, 1), double(2, 1)]
+
+    def decide(values: Tensor, *, last: bool = False) -> tuple[float, Any]:
+        return log.decide(("neuron", 0, -1), lambda x: x[:, 0], values[:, None], 1.0, last=last)
+
+    uncertain, (after, made), coarse = map(decide, given)
+    assert math.isnan(uncertain[0])
+    assert math.isnan(coarse[0])
+    assert uncertain[1] is None
+    assert coarse[1] is None
+    assert made[0].tolist() == pytest.approx([3 / 4, 1 / 4])
+    assert after == made[1].item() == pytest.approx(0.75 * 3 / 4 + 1 / 4)
+    after, made = decide(given[2], last=True)
+    assert after == pytest.approx(1 + 1 / 82), "nothing finer"
+    assert made is None, "above the loss before"
+    table = log.table()
+    assert table["case"].tolist() == ["uncertain", "merge", "coarse", "merge"]
+    assert table["accepted"].tolist() == [False, True, False, False]
+    assert table["spread"].tolist() == [0, 0.25, 1, 1]
 
 
 def test_the_spread_of_three_is_between_best_and_worst() -> None:
-    judged = rules().judge("layer", torch.stack([double(3, 1, 2)]), last=False)
-    assert judged.spreads.tolist() == [2]
+    log = Log(["a", "b", "c"], CogramSettings())
+    log.add(("layer", -1, -1), [3, 1, 2], 1.0, 0.5, True)
+    assert log.table()["spread"].tolist() == [2]
 
 
 def test_the_log_is_a_table() -> None:
-    log = Log(["a", "b"], {"iteration": 0, "layer": "fc"})
-    judged = rules().judge("neuron", torch.stack([double(1, 2), double(2, 2)]), last=True)
-    judged.after[:] = double(0.5, 0.75)
-    log.add("neuron", [0, 1], -1, judged, 1.0, [True, False])
-    log.place = {"iteration": 1, "layer": "stem"}
-    one = rules().judge("weight", torch.stack([double(1, 3)]), last=True)
-    log.add("weight", 7, [3], Judgement.join([one]), [0.5], [True])
+    log = Log(["a", "b"], CogramSettings(), (0, "fc"))
+    log.add(("neuron", 0, -1), [1, 2], 1.0, 0.5, True)
+    log.add(("neuron", 1, -1), [2, 2], 1.0, 0.75, False)
+    log.place = (1, "stem")
+    log.add(("weight", 7, 3), [1, 3], 0.5, 0.25, True)
     table = log.table()
     assert list(table) == [
         *("iteration", "layer", "level", "unit", "weight", "case", "spread"),

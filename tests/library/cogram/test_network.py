@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mergebook.suites.models import VisionTransformer
 from mergelib.cogram.network import Network
-from mergelib.cogram.site import Site
+from mergelib.cogram.site import Site, site_of
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
 from tests.library.align.families import resnet18
@@ -104,12 +104,17 @@ def test_losses_are_torchs() -> None:
     assert made.loss() == pytest.approx(torch.stack(expected).mean().item(), abs=1e-14)
 
 
+def twice(activation: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 6), activation, nn.Linear(6, 4), activation, nn.Linear(4, 4))
+
+
 PLACES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "first of a chain": (
         lambda: nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 4), nn.Softplus()),
         (5, 3),
         "0",
     ),
+    "one activation twice": (lambda: twice(nn.ReLU()), (5, 3), "0"),
     "last of a chain": (lambda: nn.Sequential(nn.ReLU(), nn.Linear(3, 6)), (5, 3), "1"),
     "on sequences": (
         lambda: nn.Sequential(nn.Linear(3, 6), nn.GELU(), nn.Linear(6, 4)),
@@ -145,7 +150,7 @@ def site(name: str) -> tuple[Network, Site]:
     targets = torch.randn_like(outputs)
     made = make_network(model, {"t": (inputs, targets)}, {"t": nn.Identity()}, "mse")
     (chosen,) = (each for each in made.layers() if each.name == layer)
-    return made, Site(made, chosen)
+    return made, site_of(made, chosen)
 
 
 def exactly(made: Network, place: Site, matrix: Tensor) -> float:

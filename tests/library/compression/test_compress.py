@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import mergelib as ml
-from mergelib.compression.packing import pack, unpack
+from mergelib.compression.methods import pack, unpack
 from mergelib.statedict import is_kernel
 
 State = dict[str, Tensor]

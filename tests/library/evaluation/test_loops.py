@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_named(
 ) -> None:
     state = random_state(model, 2)
     lone = {"digits_low": heads["digits_low"]}
-    with pytest.raises(ValueError, match="'digits_high' has no head; heads exist for: digits_low"):
+    with pytest.raises(ValueError, match="'digits_high' has no head; there are: digits_low"):
         evaluate(model, state, lone, digits)
     part = replace(digits, tasks={"digits_low": digits.tasks["digits_low"]})
     assert list(evaluate(model, state, lone, part)["task"]) == ["digits_low"]

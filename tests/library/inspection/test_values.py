@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import mergelib as ml
-from mergelib.merging import check_agreement
+from mergelib.merging import compare
 
 State = dict[str, Tensor]
 BASE = {"fc.weight": torch.ones(3, 3)}
@@ -200,4 +200,4 @@ def test_an_expert_named_pretrained() -> None:
 
 
 def test_one_model_agrees_with_itself() -> None:
-    check_agreement({"a": BASE}, set(BASE), {})
+    compare({"a": BASE}, None).check()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import mergelib as ml
-from mergelib.inspection.watch import Copies
+from mergelib.inspection.watch import Watch
 from mergelib.statedict import Misfit
 
 State = dict[str, Tensor]
@@ -125,17 +125,15 @@ def test_a_difference_outside_the_sample_is_seen() -> None:
 
 def test_different_models_are_told_apart_by_samples() -> None:
     read: list[int] = []
-    copies = Copies(["a", "b", "c"], pretrained=False)
+    watch = Watch(["a", "b", "c"], pretrained=False)
     tensors = [torch.full((4,), float(i)) for i in range(3)]
 
     def whole(number: int) -> Tensor:
         read.append(number)
         return tensors[number]
 
-    copies.add(tensors, whole)
-    assert (copies.groups, read) == ([], [])
-    copies.add(tensors, whole)
-    assert not read
+    watch.add(whole)
+    assert (watch.groups, read) == ([], [0, 1, 2])
 
 
 # Layouts and skipped keys -----------------------------------------------------------------------

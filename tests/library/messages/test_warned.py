@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import mergelib as ml
 from mergebook.suites.models import PICTURE_MODELS, TEXT_MODELS
-from mergelib.inspection.watch import ENOUGH, Kinship
+from mergelib.inspection.watch import ENOUGH, Watch
 
 State = dict[str, Tensor]
 
@@ -87,12 +87,11 @@ def test_kinship_by_hand(dtype: torch.dtype) -> None:
     """Cosines 1 and 0, each tensor counted by its entries."""
     ones, signs = torch.ones(40, 40), torch.ones(40, 40)
     signs[:, ::2] = -1
-    kinship = Kinship(["one", "same", "other"], pretrained=False)
-    while kinship.seen < ENOUGH:
-        assert kinship.unrelated() is None, "too few to judge by"
-        parts = [part.to(dtype) for part in (100 * ones, ones, signs)]
-        kinship.add_samples([kinship.sample(part) for part in parts])
-    found = kinship.unrelated()
+    watch = Watch(["one", "same", "other"], pretrained=False)
+    while watch.seen < ENOUGH:
+        assert watch.unrelated() is None, "too few to judge by"
+        watch.add([part.to(dtype) for part in (100 * ones, ones, signs)].__getitem__)
+    found = watch.unrelated()
     assert found is not None
     assert found[:2] == ("one", "other")
     assert abs(found[2]) < 0.01

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import mergelib as ml
-from mergelib.procedures.adamerging import Span, _of_parameters, span
+from mergelib.problems.problem import Problem
+from mergelib.procedures.adamerging import AdaMergingSettings, span
 from mergelib.procedures.objectives import entropy
 
 TASKS = ("a", "b")
@@ -35,8 +36,8 @@ def test_no_step_is_the_base_itself(case: Any, base: str, rule: str, options: An
 
 @pytest.mark.parametrize("base", ["task_arithmetic", "ties", "cart"])
 def test_gradients_are_those_through_the_mixture(case: Any, base: Any) -> None:
-    basis = span(case.experts, case.pretrained, base, rank_ratio=0.3)
-    basis = _of_parameters(basis, case.model, 0.3)
+    problem = Problem(case.experts, case.pretrained, case.model)
+    basis = span(problem, AdaMergingSettings(base, rank_ratio=0.3))
     weights = torch.rand(2, len(basis.vectors), requires_grad=True)
 
     def loss(state: Mapping[str, Tensor]) -> Tensor:
@@ -149,7 +150,7 @@ def test_a_step_by_labels_by_hand() -> None:
     assert made.history["a"].tolist() == pytest.approx(expected, abs=1e-6)
     wrong = {"a": (torch.tensor([[0.8]]), torch.tensor([1]))}
     assert _scalar(steps=1, loss="cross_entropy", data=wrong).coefficients.iloc[0, 0] < 0.25
-    with pytest.raises(ValueError, match="adamerging with cross_entropy needs labels"):
+    with pytest.raises(ValueError, match="adamerging with loss='cross_entropy' needs labels"):
         _scalar(loss="cross_entropy")
     with pytest.raises(ValueError, match="loss is 'mse'"):
         _scalar(loss="mse")
@@ -256,8 +257,8 @@ def test_tied_weights_stay_tied(case: Any) -> None:
 
 
 def test_span_moves_only_matrices_of_cart(case: Any) -> None:
-    basis = span(case.experts, case.pretrained, "cart", rank_ratio=0.3)
-    assert isinstance(basis, Span)
+    problem = Problem(case.experts, case.pretrained, case.model)
+    basis = span(problem, AdaMergingSettings("cart", rank_ratio=0.3))
     assert list(basis.vectors) == ["first.weight", "second.weight"]
 
 

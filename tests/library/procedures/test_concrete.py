@@ -9,6 +9,7 @@ from torch.func import functional_call
 
 import mergelib as ml
 from mergelib.problems.examples import Examples
+from mergelib.problems.problem import Problem
 from mergelib.procedures.concrete import pull
 from mergelib.procedures.objectives import entropy, loss_gradients
 
@@ -31,14 +32,9 @@ def test_gradient_is_autograds_through_mask_model_and_entropy(case: Any) -> None
     ]
     loss = torch.stack(losses).sum()
     expected = dict(zip(names, torch.autograd.grad(loss, list(logits.values())), strict=True))
+    problem = Problem(case.experts, case.pretrained, case.model, heads=case.heads)
     found, gradients = loss_gradients(
-        case.model,
-        {k: v.detach() for k, v in merged.items()},
-        names,
-        case.pretrained,
-        case.heads,
-        inputs,
-        None,
+        problem, {k: v.detach() for k, v in merged.items()}, names, inputs
     )
     assert sum(found.values()) == pytest.approx(loss.item(), rel=1e-5)
     for key in names:

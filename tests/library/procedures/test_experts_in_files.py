@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import mergelib as ml
 from mergelib.io import Checkpoint, save_state_dict
-from mergelib.io.places import Place
+from mergelib.io.files import Place
 from mergelib.merging import tied_keys
 from mergelib.problems.placing import is_lazy, state_to
 from mergelib.problems.problem import Problem, checked_states

@@ -144,7 +144,7 @@ def test_every_procedure_is_here() -> None:
         ("adamerging", "the loss of task 'b' became nan"),
         ("concrete", "the loss of task 'b' became nan"),
         ("multitask", "the loss of task 'b' became nan"),
-        ("frank_wolfe", "the loss of task 'b' is nan"),
+        ("frank_wolfe", "the loss of task 'b' became nan"),
         ("fisher", "the predictions hold NaN or Inf"),
     ],
 )
@@ -216,7 +216,7 @@ def test_examples_by_rows_and_joined() -> None:
         ((tokens(2), [1, 2]), TypeError, "labels of task 't' are a list"),
         ((tokens(2),) * 3, ValueError, "batches of 3 parts"),
         ([{"x": tokens(2)}, {"y": tokens(2)}], ValueError, "batches have the inputs x and y"),
-        ([{"x": tokens(2)}, tokens(2)], ValueError, "some batches are tensors"),
+        ([{"x": tokens(2)}, tokens(2)], ValueError, "batches have the inputs x and inputs"),
         (torch.tensor([torch.inf]), ValueError, "inputs of task 't' holds NaN or Inf"),
     ],
 )

@@ -123,7 +123,7 @@ def test_bad_input() -> None:
         soup(experts, data={"letters": DATA["numbers"]})
     with pytest.raises(ValueError, match="no data"):
         soup(experts, data={})
-    with pytest.raises(ValueError, match="score is 'loss', expected a function of logits"):
+    with pytest.raises(ValueError, match="score is 'loss', expected a function"):
         soup(experts, score="loss")
     with pytest.raises(ValueError, match="the score on task 'numbers' is nan"):
         soup(experts, score=lambda logits, labels: float("nan"))

@@ -1,6 +1,6 @@
 """Breadcrumbs, Consensus and DELLA against numbers worked out by hand and against numpy."""
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,17 +150,17 @@ def test_ranks_are_taken_within_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "match"),
+    ("method", "options", "match"),
     [
-        (lambda e, b: breadcrumbs(e, b, gamma=1.0), "gamma is 1.0"),
-        (lambda e, b: breadcrumbs(e, b, density=0.0), "density is 0.0"),
-        (lambda e, b: consensus(e, b, mask_scale=-1.0), "mask_scale is -1.0"),
-        (lambda e, b: della(e, b, drop_rate=0.95), "0.95"),
-        (lambda e, b: della(e, b, drop_rate=0.05), "0.05"),
-        (lambda e, b: della(e, b, reduce="median"), "median"),  # type: ignore[arg-type]
+        ("breadcrumbs", {"gamma": 1.0}, "gamma is 1.0, expected at least 0 and below 1"),
+        ("breadcrumbs", {"density": 0.0}, "density is 0.0"),
+        ("consensus", {"mask_scale": -1.0}, "mask_scale is -1.0, expected at least 0"),
+        ("della", {"drop_rate": 0.95}, "0.95"),
+        ("della", {"drop_rate": 0.05}, "0.05"),
+        ("della", {"reduce": "median"}, "median"),
     ],
 )
-def test_out_of_range(call: Callable[..., Tensor], match: str) -> None:
+def test_out_of_range(method: str, options: dict[str, Any], match: str) -> None:
     experts, base = family(4, 5)
     with pytest.raises(ValueError, match=match):
-        call(experts, base)
+        ml.merge(method, [{"w": expert} for expert in experts], pretrained={"w": base}, **options)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import mergelib as ml
 from mergelib.numerics.linalg import polar_factor
 from mergelib.rules.arithmetic import average
 from mergelib.rules.spectral import iso_c, iso_cts, tsv
@@ -115,12 +116,12 @@ def test_more_experts_than_directions() -> None:
 def test_fraction_out_of_range() -> None:
     experts, base = family(5, 6, 2, 1.0)
     with pytest.raises(ValueError, match=r"common_fraction is 1\.5"):
-        iso_cts(experts, base, common_fraction=1.5)
+        ml.merge(
+            "iso_cts", [{"w": e} for e in experts], pretrained={"w": base}, common_fraction=1.5
+        )
 
 
 def test_what_is_no_matrix_is_averaged() -> None:
-    import mergelib as ml
-
     base = {"weight": torch.zeros(4, 5), "bias": torch.zeros(4)}
     experts = [{k: v + i for k, v in base.items()} for i in (1.0, 3.0)]
     for name in ("tsv", "iso_c", "iso_cts"):

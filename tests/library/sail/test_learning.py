@@ -66,7 +66,7 @@ def test_it_begins_where_grow_does(name: str, options: dict[str, Any]) -> None:
             assert torch.allclose(learned.state[key], value, rtol=0, atol=1e-12)
         else:
             assert torch.equal(learned.state[key], value)
-    assert (learned.passes, len(learned.history)) == (0, 0)
+    assert len(learned.history) == 0
 
 
 def test_units_of_the_next_layer_are_a_start_too() -> None:
@@ -94,7 +94,7 @@ def test_the_printed_shapes_repaired() -> None:
     weight, middle = source.state_dict()["1.weight"], state["1.weight"]
     x, y = torch.randn(8, 3).double(), torch.tensor([0, 1] * 4)
     risk(target, state, (x, y)).backward()
-    maps = dict(zip(transformation._uses, transformation.maps, strict=True))
+    maps = dict(zip(transformation._rows, transformation.maps, strict=True))
     assert set(maps) == {("0", "write"), ("0", "read"), ("1", "write"), ("1", "read")}
     assert middle.grad is not None
     slope = middle.grad.T  # G, (d_in′, d_out′)
@@ -145,6 +145,7 @@ def shades(count: int, seed: int = 4) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("width", ["mean", "svd", "replicate"])
 def test_gradients_through_batch_norms(width: Any) -> None:
+    torch.manual_seed(0)
     """Of single entries of every map, where a batch's statistics depend on the maps as well."""
     source, target = resnet(), resnet(6, (1, 2, 1))
     transformation, data = Transformation(source, target, width=width), examples(source, 4)
@@ -277,7 +278,7 @@ def test_the_loss_falls_and_sources_stay(name: str, mode: Any) -> None:
     for n, net in sources.items():
         assert all(torch.equal(before[n][k], v) for k, v in net.state_dict().items())
     assert all(torch.equal(fresh[k], v) for k, v in target.state_dict().items())
-    assert learned.passes == (10 if mode == "joint" else 20)
+    assert learned.history.size == (10 if mode == "joint" else 20)
     for key, value in learned.state.items():
         parts = [learned.states[n][key] for n in sources]
         if value.is_floating_point():
@@ -318,7 +319,7 @@ def test_copies_part_by_noise_alone(width: Width, recwarn: pytest.WarningsRecord
 def test_a_known_optimum_is_found() -> None:
     """Logits must learn which of two layers the target's data were labelled by."""
     source, target = gpt(16, 2, 2), gpt(16, 3, 2)
-    ml_state = ml.grow(source, target, depth=torch.tensor([[1.0, 0], [0, 1], [0, 1]]))
+    ml_state = ml.grow(source, target, depth="stack_top")
     x = inputs(source)
     labels = call_with(target, ml_state, x).detach()
 
@@ -332,7 +333,6 @@ def test_a_known_optimum_is_found() -> None:
         "steps": 150,
     }
     learned = ml.learn_growth([source], target, (x, labels), loss=distance, **options)
-    assert learned.learned == 6
     assert learned.history["joint"].iloc[-1] < 1e-3 * learned.history["joint"].iloc[0]
     key = "blocks.1.fc1.weight"
     gap = (learned.state[key] - ml_state[key]).norm() / ml_state[key].norm()
@@ -361,7 +361,7 @@ def test_ties_and_hugging_face() -> None:
         ({"steps": -1}, "steps is -1"),
         ({"learning_rate": 0.0}, "learning_rate is 0"),
         ({"width": "mean", "noise": 0.1}, "except for 'replicate', 'svd', 'aki'"),
-        ({"depth": "twice"}, "unknown depth 'twice'"),
+        ({"depth": "twice"}, "depth is 'twice'"),
     ],
 )
 def test_misfits_are_named(options: dict[str, Any], message: str) -> None:
@@ -385,4 +385,4 @@ def test_more_misfits() -> None:
     with pytest.raises(ValueError, match="needs labels"):
         ml.learn_growth([source], gpt(96, 2, 8), data[0])
     with pytest.raises(ValueError, match="'blocks' contain a 0, which a softmax cannot"):
-        ml.learn_growth([source], gpt(48, 3), data, depth="stack", gap=float("inf"))
+        ml.learn_growth([source], gpt(48, 3), data, depth="stack", gap=1e4)

@@ -323,7 +323,7 @@ IDS = torch.zeros(2, 16).long()
         (Joined(5), Joined(4), torch.ones(9, 3), "'out.weight' reads 'left', but is not a linear"),
         (mlp(24, 1), mlp(24, 2), pictures(4), "'0.layers' has 2 layers .*more than .* 1: use grow"),
         (resnet(), resnet(4, (1, 1)), pictures(4), "comes from groups of different sizes"),
-        (mlp(), resnet(), pictures(4), "the target has '0.stem.0.weight'"),
+        (mlp(), resnet(), pictures(4), "the source lacks key '0.stem.0.weight'"),
         (mlp(24), mlp(12), torch.full((4, 3, 32, 32), torch.nan).double(), "'.* holds NaN"),
     ],
 )
@@ -363,5 +363,5 @@ def test_layers_where_none_are_left_out_are_named() -> None:
 def test_weights_that_are_not_finite_are_named() -> None:
     state = dict(mlp().state_dict())
     state["1.bias"] = state["1.bias"].index_fill(0, torch.tensor([2]), torch.nan)
-    with pytest.raises(ValueError, match=r"state\['1.bias'\] contains values that are not finite"):
+    with pytest.raises(ValueError, match=r"state\['1.bias'\] contains NaN or Inf"):
         ml.shrink(mlp(), mlp(12), pictures(4), state=state)

@@ -1,5 +1,0 @@
-"""``python -m mergelib.cli``: the command line where no script is installed."""
-
-from mergelib.cli import main
-
-main()
