@@ -1,4 +1,4 @@
-"""CONTRIBUTING's example of a new study, step by step, on a copy of the packages."""
+"""CONTRIBUTING's examples of a new study and a new claim, step by step, on a copy."""
 
 import os
 import re
@@ -15,25 +15,26 @@ from mergebook.lab.results import read_result
 ROOT = Path(__file__).parents[2]
 
 
+def example(title: str) -> list[tuple[str, str]]:
+    """A section's files and what CONTRIBUTING writes into them."""
+    section = (ROOT / "CONTRIBUTING.md").read_text().partition(title)[2].partition("\n## ")[0]
+    steps = r"^\d\. `(mergebook/[\w/.]+)`[^`]*(?:`TESTS`[^`]*)?```(?:python|toml)\n(.*?)```"
+    found = re.findall(steps, section, flags=re.DOTALL | re.MULTILINE)
+    return [(name, re.sub(r"^   ", "", text, flags=re.MULTILINE)) for name, text in found]
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The packages with the example's code and entry, as they stand in CONTRIBUTING."""
-    guide = (ROOT / "CONTRIBUTING.md").read_text()
-    section = guide.partition("## Add a study")[2].partition("\n## ")[0]
-    (name,) = re.findall(r"`(mergebook/\w+/measure/\w+\.py)`", section)
-    code, entry = re.findall(r"```(?:python|toml)\n(.*?)```", section, flags=re.DOTALL)
     for package in ("mergelib", "mergebook"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / package, tmp_path / package, ignore=ignored)
-    (tmp_path / name).write_text(re.sub(r"^   ", "", code, flags=re.MULTILINE))
-    with (tmp_path / "mergebook" / "results.toml").open("a") as file:
-        file.write("\n" + re.sub(r"^   ", "", entry, flags=re.MULTILINE))
+    (tmp_path / "results").symlink_to(ROOT / "results")
     return tmp_path
 
 
-def mergebook(folder: Path, *arguments: str) -> str:
+def python(folder: Path, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-m", "mergebook", *arguments]
+    command = [sys.executable, *arguments]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
@@ -43,13 +44,38 @@ def mergebook(folder: Path, *arguments: str) -> str:
 
 @pytest.mark.slow
 def test_a_new_study_is_a_file_and_an_entry(copy: Path) -> None:
+    files = example("## Add a study")
+    assert len(files) == 2
+    for name, text in files:
+        with (copy / name).open("a") as file:
+            file.write("\n" + text)
     output = copy / "smoke.json"
     options = ("--profile", "smoke", "--seeds", "1", "-o", str(output))
-    mergebook(copy, "measure", "digits2-distances", *options)
+    python(copy, "-m", "mergebook", "measure", "digits2-distances", *options)
     made = read_result(output)
     assert made["provenance"]["settings"] == {"order": 1.0}
-    mergebook(copy, "measure", "distances", "--suite", "digits2", *options)
+    python(copy, "-m", "mergebook", "measure", "distances", "--suite", "digits2", *options)
     table = pd.DataFrame(read_result(output)["test"]).set_index(["seed", "task"])
     assert [*table.index] == [(0, "digits_low"), (0, "digits_high")]
     first = pd.DataFrame(made["test"]).set_index(["seed", "task"])
     assert (first["distance"] > table["distance"]).all(), "in the sum norm they are further"
+
+
+def test_a_new_claim_is_a_text_and_a_function(copy: Path) -> None:
+    (text, written), (code, function) = example("## Add a claim")
+    (copy / text).write_text((copy / text).read_text() + "\n" + written)
+    old = (copy / code).read_text()
+    before, tests, after = old.partition("TESTS = (")
+    after = after.replace("text),", "text, trimmed),", 1)
+    (copy / code).write_text(before + function + "\n\n" + tests + after)
+    use = """
+from mergebook import ledger
+from mergebook.cart.claims import CLAIMS
+
+table, checks = ledger.judge(CLAIMS[-1:])
+print(*table.loc[0, ["claim", "statement"]], sep=": ")
+print(checks.loc[0, "id"])
+"""
+    claim, name = python(copy, "-c", use).splitlines()
+    assert claim == "C11: TIES is above weight averaging with 8 tasks"
+    assert name == "C11/vision8/ties/average"

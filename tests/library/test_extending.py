@@ -1,4 +1,4 @@
-"""CONTRIBUTING's example of a new rule, step by step, on a copy of the package."""
+"""CONTRIBUTING's examples of a new rule and procedure, step by step, on a copy of the package."""
 
 import os
 import re
@@ -24,15 +24,32 @@ print(ml.methods().loc["median", "what it does"])
 """
 
 
+ADAPT = """
+import torch
+from torch import nn
+import mergelib as ml
+
+model = nn.Linear(1, 2, bias=False)
+experts = {"a": {"weight": torch.tensor([[1.0], [-1.0]])}, "b": {"weight": torch.zeros(2, 1)}}
+data = {"a": torch.ones(3, 1), "b": torch.ones(3, 1)}
+options = {"experts": experts, "model": model, "data": data}
+print(ml.adapt("best_expert", **options).state["weight"].flatten().tolist())
+try:
+    ml.adapt("best_expert", **options, batch_size=0)
+except ValueError as error:
+    print(error)
+"""
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The package with one file more: the example, as it stands in CONTRIBUTING."""
+    """The package with the examples' files, as they stand in CONTRIBUTING."""
     guide = (ROOT / "CONTRIBUTING.md").read_text()
-    (name,) = re.findall(r"`(mergelib/rules/\w+\.py)`, found by itself", guide)
-    code = re.findall(r"found by itself:\n   ```python\n(.*?)```", guide, flags=re.DOTALL)[0]
+    example = r"`(mergelib/\w+/\w+\.py)`, found by itself:\n   ```python\n(.*?)```"
     ignored = shutil.ignore_patterns("__pycache__", "results", "assets")
     shutil.copytree(ROOT / "mergelib", tmp_path / "mergelib", ignore=ignored)
-    (tmp_path / name).write_text(re.sub(r"^   ", "", code, flags=re.MULTILINE))
+    for name, code in re.findall(example, guide, flags=re.DOTALL):
+        (tmp_path / name).write_text(re.sub(r"^   ", "", code, flags=re.MULTILINE))
     return tmp_path
 
 
@@ -62,6 +79,12 @@ def test_a_new_rule_is_one_file_and_works_everywhere(copy: Path) -> None:
         "b.safetensors",
     )
     assert (copy / "b.safetensors").exists()
+
+
+def test_a_new_procedure_is_one_file(copy: Path) -> None:
+    best, refused = run(copy, "-c", ADAPT).splitlines()
+    assert best == "[1.0, -1.0]", "of two experts one is sure, the other says one half"
+    assert "batch_size" in refused
 
 
 def test_a_name_is_taken_once(copy: Path) -> None:
