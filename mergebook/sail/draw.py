@@ -57,13 +57,13 @@ def perplexities(table: pd.DataFrame, ax: "Axes", arms: Sequence[str], title: st
 def by_target(
     table: pd.DataFrame, names: Mapping[tuple[str, str], str], arms: Sequence[str], ax: "Axes"
 ) -> None:
-    """log₂ speed-ups over scratch (account A, easy goal), by target and size; open ones are bounds.
+    """log₂ speed-ups over scratch (account A, hard goal), by target and size; open ones are bounds.
 
     ``names`` maps target and size to what is written below, in order.
     """
     words = [*names.values()]
     for shift, arm in zip((-0.2, 0.0, 0.2), arms, strict=True):
-        rows = speed_ups(table, "easy", "A", arm)
+        rows = speed_ups(table, "hard", "A", arm)
         rows = rows.assign(
             place=[names[pair] for pair in zip(rows.target, rows["size"], strict=True)]
         )

@@ -113,9 +113,9 @@ plt.show()
 #
 # How much faster is a start, if only retraining counts (account A, the paper's)? And does the advantage shrink as the target's data
 # move away from the sources', as the paper says? Steps to a loss are read off the smoothed curve, on straight lines between readings. The loss to reach is the lowest that scratch
-# had in half of its 160 steps on tuning seeds; these goals are taken from earlier tuning and were not measured again.
+# had in six tenths of its 160 steps on tuning seeds (the hard goal of [](55-sail-larger-gpts)).
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, for targets from the nearest to the farthest, with MMD² of pixels from the nearer source's data, to what scratch has after half of its steps on other seeds, account A. Means and 95 % intervals over five seeds; the farther source was tried on four targets. Open: a bound, since fewer than four runs in five of a side get there, and count as if at the end, or more than one is there at the first reading, and counts as if at that reading.", "name": "fig-vision-distance"}, "image": {"alt": "Circles and diamonds, SAIL and the nearest source, lie together everywhere: above two for CIFAR-10 at the left, near one for RESISC, EuroSAT and MNIST, below one half for SVHN, traffic signs and Kuzushiji, and between for Fashion-MNIST. Squares, the farther source, lie one to one and a half above them on SVHN and on traffic signs, and below them on Kuzushiji and MNIST. The marks of CIFAR-10 and EuroSAT are open."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, for targets from the nearest to the farthest, with MMD² of pixels from the nearer source's data, to what scratch has after six tenths of its steps on other seeds, account A. Means and 95 % intervals over five seeds; the farther source was tried on four targets. Open: a bound, since fewer than four runs in five of a side get there, and count as if at the end, or more than one is there at the first reading, and counts as if at that reading.", "name": "fig-vision-distance"}, "image": {"alt": "Circles and diamonds, SAIL and the nearest source, lie together everywhere: above two for CIFAR-10 at the left, near one for RESISC, EuroSAT and MNIST, below one half for SVHN, traffic signs and Kuzushiji, and between for Fashion-MNIST. Squares, the farther source, lie one to one and a half above them on SVHN and on traffic signs, and below them on Kuzushiji and MNIST. The marks of CIFAR-10 and EuroSAT are open."}}
 table = arms.pictured()
 apart = arms.distances().groupby("target")["distance"].mean().sort_values()
 places = {
@@ -139,17 +139,17 @@ for key in ("S1", "S13", "S16"):
 
 # %% tags=["remove-cell"]
 gains = {
-    arm: arms.speed_ups(table, "easy", "A", arm).groupby("target")["speed"].mean()
+    arm: arms.speed_ups(table, "hard", "A", arm).groupby("target")["speed"].mean()
     for arm in photographed
 }
 photographs, symbols = ["cifar10", "eurosat", "resisc12"], ["svhn_grey", "gtsrb"]
-assert gains["SAIL"][photographs].between(0.9, 2.3).all()
+assert gains["SAIL"][photographs].between(0.75, 2.3).all()
 assert gains["SAIL"].drop(photographs).max() < 1.05
 assert (gains["SAIL"][symbols] < 0.45).all()
-assert gains["farther source"][symbols].between(1.3, 1.9).all()
+assert gains["farther source"][symbols].between(1.3, 1.95).all()
 assert (gains["SAIL"] - gains["nearest source"]).abs().max() < 0.3
-sides = arms.speed_ups(table, "easy", "A", "SAIL").groupby("target")[["reached", "rival_reached"]]
-assert (sides.mean() >= 0.8).all(axis=None)
+sides = arms.speed_ups(table, "hard", "A", "SAIL").groupby("target")[["reached", "rival_reached"]]
+assert (sides.mean() == 1).all(axis=None)
 assert (shown.loc[shown["claim"].isin(["S13", "S16"]), "outcome"] == "open").all()
 over = shown.query("claim == 'S16' and start == 'shared'")["value"]
 assert round(over.item(), 2) == 0.03
@@ -166,26 +166,26 @@ assert table["seed"].nunique() == 5
 # %% tags=["remove-cell"]
 from mergebook.lab.statistics import over_seeds
 
-even = arms.speed_ups(table, "easy", "A", "uniform")["speed"].mean()
-easy = over_seeds(arms.speed_ups(table, "easy", "A", "SAIL"), "target", "speed")
+even = arms.speed_ups(table, "hard", "A", "uniform")["speed"].mean()
+easy = over_seeds(arms.speed_ups(table, "hard", "A", "SAIL"), "target", "speed")
 low, middle = easy["mean"] - easy["half_width"], easy["mean"]
-assert 0.9 < middle["mnist"] < 1.1
+assert 0.7 < middle["mnist"] < 0.85
 assert low[["mnist", "fashion_mnist"]].min() > 0
-assert 0.6 < middle["fashion_mnist"] < 0.8
+assert 0.55 < middle["fashion_mnist"] < 0.65
 assert low[["svhn_grey", "gtsrb", "kmnist"]].max() < 0
 assert gains["SAIL"]["svhn_grey"] < even < gains["farther source"]["svhn_grey"]
 assert (gains["farther source"] - gains["SAIL"])[["mnist", "kmnist"]].max() < 0
 
 # %% [markdown]
-# At least four of scratch's five runs reach the goal on every set. On photographs a source saves half to more than three quarters of scratch's steps. SAIL saves about half on
-# MNIST as well and two fifths on Fashion-MNIST; on the other three sets five seeds show no difference. The distance
-# of pixels orders the eight sets in the paper's direction (a rank correlation of 0.38), but eight sets could only have shown a correlation beyond 0.84, so that the claim stays undecided. Over **the nearest source alone** SAIL gains 0.03 nats on average, which is not a detectable difference. It comes from one set: 0.19 nats on traffic signs, where the distance names the wrong source, and at most 0.012 on each of the seven others.
+# Scratch reaches the goal on every set and seed. On photographs a source saves two fifths to more than three quarters of scratch's steps. SAIL saves two fifths on
+# MNIST as well and a third on Fashion-MNIST; on the other three sets five seeds show no difference. The distance
+# of pixels orders the eight sets in the paper's direction (rank correlations of 0.5 to this goal and 0.79 to the easy one), but with eight sets both intervals contain zero, and the claim stays undecided. Over **the nearest source alone** SAIL gains 0.03 nats on average, which is not a detectable difference. It comes from one set: 0.19 nats on traffic signs, where the distance names the wrong source, and at most 0.012 on each of the seven others.
 #
 # ## The nearest is not the best
 #
 # (vision-farther)=
 # The distance names the wrong source, too. By their pixels SVHN and the traffic signs are near photographs, and Theorem 3 gives these three fifths of the
-# weight and more. What helps with digits and signs are scripts: there the **farther** source alone is two and a half to three and a half times as fast as scratch,
+# weight and more. What helps with digits and signs are scripts: there the **farther** source alone is two and a half to nearly four times as fast as scratch,
 # where SAIL and the nearest source gain next to nothing. The even average, tried on SVHN, lies between. A distance
 # of inputs does not know which features a target needs.
 #
@@ -214,7 +214,7 @@ assert single.to_dict() == {"cifar10": 2, "cifar100": 0, "tiny_imagenet20": 0}
 # By their pixels the halves can be told apart in one seed of five, and the weights are mostly chance. Whoever tests first (`weights_from_samples` does) takes
 # the even average in the other four; the study keeps Theorem 3's weights all the same.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, account A, to what scratch has after half of its steps on other seeds, for targets and sizes, width and number of blocks. Means and 95 % intervals over five seeds; open marks are bounds, as above.", "name": "fig-vision-halves"}, "image": {"alt": "Nine places. All marks lie above one, most between one and a half and two and a half. At every place the nearest half alone is highest, SAIL at its height or below, and the even average, drawn for CIFAR-10, lowest or level. Most marks are open."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, account A, to what scratch has after six tenths of its steps on other seeds, for targets and sizes, width and number of blocks. Means and 95 % intervals over five seeds; open marks are bounds, as above.", "name": "fig-vision-halves"}, "image": {"alt": "Nine places. All marks lie above one, most between one and a half and two and a half. At every place the nearest half alone is highest, SAIL at its height or below, and the even average, drawn for CIFAR-10, lowest or level. Most marks are open."}}
 sets = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny_imagenet20": "20 others"}
 shapes = {"deeper": "8, 8", "half wider": "12, 8", "deepest": "8, 16"}
 places = {
@@ -267,11 +267,11 @@ assert (holds == "holds").all()
 lead = ends["scratch"] - ends["nearest source"]
 lead = lead.loc["cifar10"].groupby("size").mean()
 assert (even["mean"].droplevel("target") / lead).between(0.08, 0.45).all()
-fast = arms.speed_ups(table, "easy", "A", "SAIL").groupby(["target", "size"])
+fast = arms.speed_ups(table, "hard", "A", "SAIL").groupby(["target", "size"])
 assert (fast["rival_reached"].mean() >= 0.8).all()
 assert fast["speed"].mean()["cifar10"].min() > 2
 assert fast["speed"].mean().min() > 1.4
-early = arms.speed_ups(table, "easy", "A", "nearest source").groupby(["target", "size"])["early"]
+early = arms.speed_ups(table, "hard", "A", "nearest source").groupby(["target", "size"])["early"]
 assert (early.mean() > 0.2).sum() == 7
 
 # %% [markdown]
@@ -362,9 +362,9 @@ assert costs[["LiGO", "SAIL, learned"]].between(85, 92).all()
 # (vision-accounts)=
 # How fast they are depends on what counts. Here are the same starts by all three accounts:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch of all starts on CIFAR-10 at width 12, by what counts as cost, to what scratch has after half of its steps on other seeds. Scratch reaches this goal in all five seeds; starts that are there by the first reading, all but the farther source and the uniform average, are lower bounds. Means and 95 % intervals over five seeds.", "name": "fig-vision-accounts"}, "image": {"alt": "Rows of three marks. Retraining alone, all starts lie right of one, the source at its own size near four and a half, the rest between one and two and a half. With what the start takes counted, the grown sources and the averages stay where they are, LiGO and learned SAIL fall to zero. Published scratch stays left of zero. With the sources counted, all lie left of minus one, those of two sources left of minus two, LiGO between."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch of all starts on CIFAR-10 at width 12, by what counts as cost, to what scratch has after six tenths of its steps on other seeds. Scratch reaches this goal in all five seeds; starts that are there by the first reading, all but the farther source and the uniform average, are lower bounds. Means and 95 % intervals over five seeds.", "name": "fig-vision-accounts"}, "image": {"alt": "Rows of three marks. Retraining alone, all starts lie right of one, the source at its own size near four and a half, the rest between one and two and a half. With what the start takes counted, the grown sources and the averages stay where they are, LiGO and learned SAIL fall to zero. Published scratch stays left of zero. With the sources counted, all lie left of minus one, those of two sources left of minus two, LiGO between."}}
 shared = cell[cell["start"] == "shared"]
-counted = arms.accounts(shared, "easy")
+counted = arms.accounts(shared, "hard")
 fig, ax = plt.subplots(figsize=(7.2, 4.0))
 draw.accounts(counted, ax)
 fig.legend(loc="outside lower center", ncols=3, fontsize=9)
@@ -376,7 +376,7 @@ starts = means.drop("scratch, published")
 learned = ["LiGO", "SAIL, learned"]
 assert starts["A"].min() > 1.3
 assert starts["B"].drop(learned).min() > 1.2
-assert starts.loc[learned, "B"].abs().max() < 0.2
+assert starts.loc[learned, "B"].abs().max() < 0.3
 assert (starts["C"] < -1).all()
 assert starts.loc[["SAIL", "uniform", "SAIL, learned"], "C"].max() < -2
 assert counted["rival_reached"].all()
@@ -447,14 +447,14 @@ columns = ["accuracy", "neighbours"]
 print(ends.pivot_table(index="arm", columns="step", values=columns).round(2).to_string())
 
 # %% [markdown]
-# By BYOL, too, all starts go on learning, but it takes ten times as long. How much faster than scratch, as $\log_2$, are SAIL's start and the nearest half alone, by what counts as cost, to what scratch had in half of
-# 1,600 steps on other seeds? And the claims about final accuracy (S10) and about labels (S11):
+# By BYOL, too, all starts go on learning, but it takes ten times as long. How much faster than scratch, as $\log_2$, are SAIL's start and the nearest half alone, by what counts as cost, to what scratch had in six
+# tenths of 1,600 steps on other seeds? And the claims about final accuracy (S10) and about labels (S11):
 
 # %% tags=["hide-input"]
 from mergebook.lab.statistics import interval, written
 
 lasting = arms.unlabelled_lasting()
-counted = arms.accounts(lasting, "easy")
+counted = arms.accounts(lasting, "hard")
 speeds = {account: over_seeds(part, "arm", "speed") for account, part in counted.groupby("account")}
 print(written(speeds).to_string())
 _, checks = ledger.judge([claim for claim in sail.CLAIMS if claim.key in ("S10", "S11")])
@@ -479,7 +479,7 @@ labels = shown[(shown["claim"] == "S11") & (shown["role"] == "primary")]
 assert labels["outcome"].tolist() == ["holds"]
 assert labels["value"].round(2).tolist() == [0.14]
 assert counted[["reached", "rival_reached"]].all(axis=None)
-for account, low, high in (("A", 7, 8), ("C", 2.5, 3)):
+for account, low, high in (("A", 12, 13), ("C", 2.2, 2.7)):
     assert low < 2 ** speeds[account].loc["SAIL", "mean"] < high
     assert (speeds[account]["mean"] > speeds[account]["half_width"]).all()
 wide = lasting.pivot(index="seed", columns="arm", values="accuracy")
@@ -497,7 +497,7 @@ at_once = early["SAIL"][0] < early["scratch"].min(axis=1)
 assert at_once.mean() > 0.6
 
 # %% [markdown]
-# SAIL is seven times as fast as scratch, and more than twice where both sources have to be trained for it: thirty epochs cost more than they do. After 1,600 steps it ends 4.8 points above scratch. **The nearest half alone is as good** here, with one source to pay for instead of two, and better on the 20 other classes.
+# SAIL is about twelve times as fast as scratch, a lower bound since some runs are there by the first reading, and more than twice where both sources have to be trained for it: thirty epochs cost more than they do. After 1,600 steps it ends 4.8 points above scratch. **The nearest half alone is as good** here, with one source to pay for instead of two, and better on the 20 other classes.
 #
 # After 160 steps, at equal cost, the paper is right: SAIL gains 0.14 nats more with labels than without, over CIFAR-10 at three sizes and one each of CIFAR-100
 # and the 20 others. In how many times as fast that is, no factor tells: in most runs of 160 steps by BYOL SAIL's loss before any step is lower than all of scratch's.
@@ -614,7 +614,7 @@ for count in (20, 320):
 #
 # * On pictures SAIL is faster than scratch at every size, and not ahead of the nearest source alone; an even average of two halves is behind it.
 # * For digits and signs the farther source is better, and no distance of pixels tells.
-# * By BYOL training takes ten times as many steps. SAIL is seven times as fast as scratch there and ends 4.8 points above it, and one half alone is as good.
+# * By BYOL training takes ten times as many steps. SAIL is twelve times as fast as scratch there and ends 4.8 points above it, and one half alone is as good.
 # * Between sources whose data cannot be told apart, weights by distances are chance.
 #
 # **Next:** [](54-sail-text).

@@ -50,8 +50,6 @@ def test_goals_are_those_of_the_best_rate(made: None) -> None:
     assert text == pytest.approx({"easy": 6.05, "hard": 3.05, "late": 9.05 - 0.02 * 200})
     pictures = module.goals_for("ResNet", "deeper", "mnist")
     assert pictures == pytest.approx({"easy": 9.05 - 2, "hard": 9.05 - 4})
-    earlier = module.goals_for("ResNet", "deeper", "cifar10")
-    assert earlier == {"easy": module.EARLIER["ResNet", "deeper", "cifar10"]}
     assert module.goals_for("ResNet", "deeper", "stl10") == {}, "where none was trained"
 
 
