@@ -497,7 +497,7 @@ at_once = early["SAIL"][0] < early["scratch"].min(axis=1)
 assert at_once.mean() > 0.6
 
 # %% [markdown]
-# SAIL is about twelve times as fast as scratch, a lower bound since some runs are there by the first reading, and more than twice where both sources have to be trained for it: thirty epochs cost more than they do. After 1,600 steps it ends 4.8 points above scratch. **The nearest half alone is as good** here, with one source to pay for instead of two, and better on the 20 other classes.
+# SAIL is about twelve times as fast as scratch, a lower bound since some runs are there by the first reading. Where both sources have to be trained for it, it is more than twice as fast on average over these seeds, which the ledger, corrected for the number of its checks, leaves open. After 1,600 steps it ends 4.8 points above scratch. **The nearest half alone is as good** here, with one source to pay for instead of two, and better on the 20 other classes.
 #
 # After 160 steps, at equal cost, the paper is right: SAIL gains 0.14 nats more with labels than without, over CIFAR-10 at three sizes and one each of CIFAR-100
 # and the 20 others. In how many times as fast that is, no factor tells: in most runs of 160 steps by BYOL SAIL's loss before any step is lower than all of scratch's.
