@@ -91,14 +91,13 @@ def pretrain(
         return torch.stack(losses).sum() / len(batch)
 
     log: list[dict[str, float]] = []
-    with progress(total=recipe.steps(examples), desc="pretraining") as bar:
+    steps = recipe.steps(examples)
+    with progress(total=steps, desc="pretraining") as bar:
         for epoch in range(1, recipe.epochs + 1):
             start = time.perf_counter()
             losses = train(
                 stack,
-                shuffled(
-                    examples, recipe.batch_size, generator, recipe.steps(examples) // recipe.epochs
-                ),
+                shuffled(examples, recipe.batch_size, generator, steps // recipe.epochs),
                 loss,
                 optimiser,
                 schedule=schedule,

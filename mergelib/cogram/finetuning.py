@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from mergelib.messages.kinds import BelowOne, Count, Positive, Size, annotations_of, check_fits
 from mergelib.problems.calling import Transform
-from mergelib.problems.checks import check_tasks
+from mergelib.problems.checks import check_labelled, check_tasks
 from mergelib.problems.examples import read_examples
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted
@@ -91,9 +91,7 @@ def fine_tune(
     check_compatible(model.state_dict(), {"state": state}, "the model")
     check_tasks(data, heads, "head")
     examples = {task: read_examples(task, part) for task, part in data.items()}
-    for task, part in examples.items():
-        if part.labels is None:
-            raise ValueError(f"training needs labels: pass (inputs, labels) for task {task!r}")
+    check_labelled("training", examples)
 
     def optimise(network: nn.Module) -> tuple[Optimizer, None]:
         return make_optimiser(network, optimiser, learning_rate, momentum=momentum), None

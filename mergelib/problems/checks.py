@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mergelib.problems.calling import Transforms, evaluating, features, transform_of
-from mergelib.problems.examples import IGNORED, Part, as_examples
+from mergelib.problems.examples import IGNORED, Examples, Part, as_examples
 from mergelib.statedict import StateDict
 
 
@@ -60,6 +60,13 @@ def check_classes(task: str, labels: Tensor, classes: int, *, ignoring: bool = F
         raise ValueError(
             f"task {task!r} has the label {outside[0].item()}, expected 0 to {classes - 1}"
         )
+
+
+def check_labelled(who: str, data: Mapping[str, Examples]) -> None:
+    """Refuse tasks without labels, which ``who`` needs."""
+    for task, examples in data.items():
+        if examples.labels is None:
+            raise ValueError(f"{who} needs labels: pass (inputs, labels) for task {task!r}")
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:

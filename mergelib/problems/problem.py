@@ -21,7 +21,7 @@ from mergelib.problems.calling import (
     transform_of,
     transformed,
 )
-from mergelib.problems.checks import check_labels, check_tasks
+from mergelib.problems.checks import check_labelled, check_labels, check_tasks
 from mergelib.problems.examples import Examples, read_examples
 from mergelib.problems.placing import state_to, viewed
 from mergelib.registry import Needs
@@ -163,12 +163,10 @@ def with_data(
     setting, free = needs.unless or ("", "")
     value = getattr(settings, setting, None)
     labels = "" if needs.unless and value == free else needs.labels
-    if not labels:
+    if labels:
+        check_labelled(f"{method} with {setting}={value!r}" if setting else method, examples)
+    else:
         examples = {task: part.unlabelled for task, part in examples.items()}
-    for task, part in examples.items():
-        if labels and part.labels is None:
-            who = f"{method} with {setting}={value!r}" if setting else method
-            raise ValueError(f"{who} needs labels: pass (inputs, labels) for task {task!r}")
     problem = replace(problem, data=examples, heads=task_heads if needs.heads else {})
     if needs.heads and heads is None:
         _check_logits(problem)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 def example(title: str) -> list[tuple[str, str]]:
     """A section's files and what CONTRIBUTING writes into them."""
     section = (ROOT / "CONTRIBUTING.md").read_text().partition(title)[2].partition("\n## ")[0]
-    steps = r"^\d\. `(mergebook/[\w/.]+)`[^`]*(?:`TESTS`[^`]*)?```(?:python|toml)\n(.*?)```"
+    steps = r"^\d\. `(mergebook/[\w/.]+)`[^`]*```(?:python|toml)\n(.*?)```"
     found = re.findall(steps, section, flags=re.DOTALL | re.MULTILINE)
     return [(name, re.sub(r"^   ", "", text, flags=re.MULTILINE)) for name, text in found]
 
@@ -63,7 +63,8 @@ def test_a_new_study_is_a_file_and_an_entry(copy: Path) -> None:
 
 def test_a_new_claim_is_a_text_and_a_function(copy: Path) -> None:
     (text, written), (code, function) = example("## Add a claim")
-    (copy / text).write_text((copy / text).read_text() + "\n" + written)
+    with (copy / text).open("a") as file:
+        file.write("\n" + written)
     old = (copy / code).read_text()
     before, tests, after = old.partition("TESTS = (")
     after = after.replace("text),", "text, trimmed),", 1)
