@@ -596,7 +596,7 @@ plt.show()
 same = ["seed", "task", "count"]
 twin = nested["eight sets"].merge(adapted[~learned], on=[*same, "method"], suffixes=("", "_twin"))
 assert len(twin) == (~learned).sum()
-# experts trained again differ in rounding: by two of 200 pictures at most
+# retrained experts differ by rounding, which changes at most two of 200 predictions
 assert ((twin["accuracy"] - twin["accuracy_twin"]).abs() < 0.011).all()
 
 # %%

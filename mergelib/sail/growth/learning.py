@@ -164,7 +164,7 @@ def learn_growth(
         sources = {f"source {number}": source for number, source in enumerate(sources)}
     count = len(sources)
     if not count:
-        raise ValueError("there are no sources, so there is nothing to grow; pass at least one")
+        raise ValueError("sources is empty: pass at least one network to grow")
     gamma = [1 / count] * count if weights is None else [float(weight) for weight in weights]
     if len(gamma) != count or not abs(sum(gamma) - 1) < 1e-6:
         raise ValueError(f"weights are {gamma}, expected {count} numbers (one per source) of sum 1")

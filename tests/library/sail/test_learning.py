@@ -374,7 +374,7 @@ def test_more_misfits() -> None:
     source, data = gpt(), examples(gpt())
     with pytest.raises(ValueError, match=r"2\.running_mean' is a running statistic of a module"):
         ml.learn_growth([instance_normed(4)], instance_normed(6), data)
-    with pytest.raises(ValueError, match="there are no sources"):
+    with pytest.raises(ValueError, match="sources is empty"):
         ml.learn_growth([], gpt(), data)
     with pytest.raises(ValueError, match="there is nothing to learn"):
         ml.learn_growth([source], gpt(), data)
