@@ -189,8 +189,8 @@ assert (gains["farther source"] - gains["SAIL"])[["mnist", "kmnist"]].max() < 0
 # ## The nearest is not the best
 #
 # (vision-farther)=
-# SVHN and the traffic signs are near the photographs in their pixels, so Theorem 3 gives the photographs at least three fifths of
-# the weight. But scripts help more with digits and signs. The **farther** source alone, trained on scripts, is two and a half to
+# SVHN and the traffic signs are near the photographs in their pixels, so Theorem 3 gives the source that was trained on
+# photographs about three fifths of the weight or more. But scripts help more with digits and signs. The **farther** source alone, trained on scripts, is two and a half to
 # nearly four times as fast as scratch there, while SAIL and the nearest source gain little. The even average, measured on SVHN
 # only, lies between them. A distance between inputs does not know which features a target needs.
 #
