@@ -157,7 +157,7 @@ def starts_tuning(
     learning: str = "labels",
     start: str = "shared",
     size: str = "half wider",
-    only: Sequence[str] = ("scratch",),  # names of `ARMS`
+    only: Sequence[str] = ("scratch",),  # names of `ARMS` or `MAPS`; maps get both sources
     steps: int = 1000,
     rates: Sequence[Sequence[float]] = (),  # the grid, each the fields of `Rates`; or the usual
 ) -> Tables:
@@ -172,9 +172,10 @@ def starts_tuning(
             f"--first {TUNING}"
         )
     pair = Sources(transfer, start, size)
-    pair.check(only)
+    known = {name: arm._replace(weights="theorem") for name, arm in MAPS.items()} | ARMS
+    pair.check(only, known)
     trials = [
-        Trial({"arm": name, **own._asdict()}, pair, ARMS[name], own, steps)
+        Trial({"arm": name, **own._asdict()}, pair, known[name], own, steps)
         for name in only
         for own in [Rates(*row) for row in rates] or [pair.rates(name)]
     ]

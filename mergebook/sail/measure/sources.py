@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, get_args
@@ -118,12 +118,12 @@ class Sources:
         """Names of the arms that fit."""
         return [name for name, arm in ARMS.items() if not self.refusal(arm)]
 
-    def check(self, names: Sequence[str]) -> None:
+    def check(self, names: Sequence[str], known: Mapping[str, Arm] = ARMS) -> None:
         """Refuse arms that do not fit."""
         for name in names:
-            if name not in ARMS:
-                raise ValueError(f"unknown arm {name!r}; known: {', '.join(ARMS)}")
-            if refusal := self.refusal(ARMS[name]):
+            if name not in known:
+                raise ValueError(f"unknown arm {name!r}; known: {', '.join(known)}")
+            if refusal := self.refusal(known[name]):
                 raise ValueError(f"arm {name!r} does not fit: {refusal}")
 
     def refusal(self, arm: Arm) -> str:
