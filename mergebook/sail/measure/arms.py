@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
+from mergebook.sail.costs import check_tuning
 from mergebook.sail.measure.grounds import transfer_of
 from mergebook.sail.measure.rates import FACTORIAL, Rates
 from mergebook.sail.measure.sources import ARMS, NOISE, Arm, Sources
 from mergebook.sail.measure.transfers import Transfer
 
 EVERY = 20  # steps between readings
-TUNING = 1000  # first seed of tuning; all other studies use lower ones
 KINDS = {"shared": "shared", "own": "own", "re-basin": "own"}  # starts, by those of `Sources`
 SCRATCH = "scratch"  # in the place of maps
 MAPS = {  # from the source's shape to the target's
@@ -149,7 +149,7 @@ def factorial(
 
 @study(load=transfer_of)
 def starts_tuning(
-    transfer: Transfer,  # its seed is at least `TUNING`
+    transfer: Transfer,  # its seed is one of tuning, from 1000
     *,
     others: Sequence[str] = ("wikitext2_test",),  # this and the next five as in `arms`
     target: str = "",
@@ -166,11 +166,7 @@ def starts_tuning(
     Returns:
         ``curves`` of `arms`, with the fields of `Rates`.
     """
-    if transfer.seed < TUNING:
-        raise ValueError(
-            f"seed {transfer.seed} is used by other studies: tune on seeds from {TUNING}, with "
-            f"--first {TUNING}"
-        )
+    check_tuning(transfer.seed)
     pair = Sources(transfer, start, size)
     known = {name: arm._replace(weights="theorem") for name, arm in MAPS.items()} | ARMS
     pair.check(only, known)

@@ -12,7 +12,7 @@ from torch import Tensor
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import seed_alone, study
 from mergebook.sail import two_spirals as world
-from mergebook.sail.costs import Curve, goals_of, retrain, steps_to
+from mergebook.sail.costs import Curve, check_tuning, retrain, steps_to
 from mergebook.sail.two_spirals import Spirals, perceptron, scores, side_by_side, taken_apart
 from mergebook.suites.models import started_anew
 from mergelib.align import git_rebasin
@@ -26,8 +26,7 @@ GAMMAS = tuple(round(-1 + 0.1 * i, 1) for i in range(31))
 READINGS = ("one class", "inner, outer", "random")
 EPOCHS, EVERY, RATE = 300, 5, 5e-3  # of trainings; steps between evaluations; of Adam
 MIDDLE = 0.5  # the only weight after re-basin: the ends are the sources'
-TUNING = range(1000, 1010)
-GOALS = {"easy": 0.424, "hard": 0.224}  # nats, as `tuned_goals` finds them
+GOALS = {"easy": 0.424, "hard": 0.224}  # nats, of `spirals-spirals_goals`
 KEPT = (0, 50, 100, 200, 300)  # steps whose losses a result keeps
 DIGITS = 4
 
@@ -154,22 +153,25 @@ def summaries(
         }
 
 
-def tuned_goals(
-    seeds: Sequence[int] = TUNING, *, epochs: int = EPOCHS, learning_rate: float = RATE
-) -> dict[str, float]:
-    """Return the goals by `goals_of`, in validation loss: medians over tuning seeds."""
-    worlds = [world.spirals(seed) for seed in seeds]
-    train, validation = (
-        Split(
-            torch.stack([getattr(data, part).inputs for data in worlds]),
-            torch.stack([getattr(data, part).labels for data in worlds]),
-        )
-        for part in ("train", "validation")
-    )
-    model = side_by_side([initial("fresh", seed) for seed in seeds])
-    curve = trained_on(model, train, validation, epochs, learning_rate, EVERY)
-    goals = goals_of(curve.steps, curve.loss, epochs)
-    return {name: round(float(losses.median()), 3) for name, losses in goals.items()}
+@study(load=seed_alone("spirals", "goals of spirals"))
+def spirals_goals(
+    seed: int,  # of tuning, from 1000
+    *,
+    epochs: int = EPOCHS,
+    learning_rate: float = RATE,
+) -> Tables:
+    """Validation loss of training from scratch, which defines the goals.
+
+    Returns:
+        ``curves``: rows of ``step`` and ``judge`` (nats).
+    """
+    check_tuning(seed)
+    data, model = world.spirals(seed), side_by_side([initial("fresh", seed)])
+    curve = trained_on(model, data.train, data.validation, epochs, learning_rate, EVERY)
+    losses = curve.loss[:, 0].tolist()
+    return {
+        "curves": [{"step": i, "judge": loss} for i, loss in zip(curve.steps, losses, strict=True)]
+    }
 
 
 def initial(name: str, seed: int) -> StateDict:

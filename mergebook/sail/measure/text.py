@@ -9,11 +9,9 @@ there, on mixtures and on another text 3e-3. With 512 byte pairs, width 64, dept
 `gamma_sweep` try `FACTORS` of these for every start.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from statistics import median
 from typing import Any
 
 import torch
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings, study
-from mergebook.sail.costs import count_flops, goals_of, mmd_flops
+from mergebook.sail.costs import check_tuning, count_flops, mmd_flops
 from mergebook.sail.measure.spirals import apart
 from mergebook.sail.measure.training import (
     FINE,
@@ -52,12 +50,6 @@ CELLS = (*product((0.0, 1 / 3, 2 / 3, 1.0), (0.0, 0.5)), (1.0, 1.0))  # all that
 FACTORS = (1 / 3, 1.0, 3.0)  # of rates, of which every start has its best
 CORPORA = ("tinyshakespeare", "wikitext2_test", "don_quijote_es")
 EVERY, BUDGET = 10, 200  # steps between readings of an arm; its last step
-TUNING = range(1000, 1005)
-GOALS = {  # nats, as `tuned_goals` finds them
-    "tinyshakespeare": {"easy": 3.048, "hard": 2.732},
-    "wikitext2_test": {"easy": 2.744, "hard": 2.485},
-    "don_quijote_es": {"easy": 2.894, "hard": 2.512},
-}
 
 
 def texts_of(run: Run) -> Loaded:
@@ -260,17 +252,18 @@ def _measured(
     return tables
 
 
-def tuned_goals(name: str, seeds: Sequence[int] = TUNING) -> dict[str, float]:
-    """Return the goals on a text by `goals_of`: medians over tuning seeds, at the best rate."""
-    texts = {name: load_text(name)[0]}
-    found: dict[str, list[float]] = defaultdict(list)
-    for seed in seeds:
-        corpus = _read_often(_corpus(Texts(seed, texts), "shared", {}, 0), BUDGET)
-        rows = list(corpus.from_scratch(corpus.target(corpus.parted(corpus.texts[0]))))
-        losses = torch.tensor([row["judge"] for row in rows])
-        for goal, loss in goals_of([row["step"] for row in rows], losses, BUDGET).items():
-            found[goal].append(float(loss))
-    return {goal: round(median(losses), 3) for goal, losses in found.items()}
+@study(load=texts_of)
+def text_goals(
+    source: Texts,  # its seed, one of tuning, from 1000; and texts: one
+) -> Tables:
+    """Loss of training on a text from scratch, at the best rate, which defines its goals.
+
+    Returns:
+        ``curves``: rows of ``step``, ``choose`` and ``judge`` (nats per token).
+    """
+    check_tuning(source.seed)
+    corpus = _read_often(_corpus(source, "shared", {}, 0), BUDGET)
+    return {"curves": [*corpus.from_scratch(corpus.target(corpus.parted(corpus.texts[0])))]}
 
 
 def divided(corpus: Corpus, *, thirds: bool) -> tuple[list[Tensor], list[Rows]]:

@@ -9,11 +9,12 @@ import pandas as pd
 
 from mergebook.lab.results import load_table
 from mergebook.sail.costs import Account
-from mergebook.sail.measure.text import EVERY, GOALS
+from mergebook.sail.measure.text import BUDGET, EVERY
 from mergebook.sail.read import reached
 from mergebook.sail.read.flatness import flat
 from mergebook.sail.read.reached import steps_of
 from mergebook.sail.read.text import best, last
+from mergebook.sail.read.tuning import goals_on
 
 MIXTURES = {  # by what is mixed: two texts, or the outer thirds of one
     "texts": ("tinyshakespeare-mixture", "tinyshakespeare-mixture-matched"),
@@ -127,6 +128,11 @@ def falls(table: pd.DataFrame, start: str, step: int) -> pd.DataFrame:
     )
 
 
+def goals_of_text(name: str) -> dict[str, float]:
+    """Goals of training on a text, in nats per token."""
+    return goals_on(load_table(f"{name}-text_goals", "curves"), BUDGET)
+
+
 def crossed() -> pd.DataFrame:
     """Steps to the goals of a target in another text.
 
@@ -137,9 +143,11 @@ def crossed() -> pd.DataFrame:
     """
     keys = [*_DIRECTION, "method"]
     rows = []
-    for names, arm in _crossing("arms").groupby(keys):
+    arms = _crossing("arms")
+    goals = {name: goals_of_text(name) for name in arms["target"].unique()}
+    for names, arm in arms.groupby(keys):
         cell = dict(zip(keys, names, strict=True))
-        rows.append(cell | steps_of(arm, GOALS[str(cell["target"])]))
+        rows.append(cell | steps_of(arm, goals[str(cell["target"])]))
     table = pd.DataFrame(rows).merge(_crossing("costs"), on=_DIRECTION)
     sources = table["method"].map({"scratch": 0, "nearest source": 1}).fillna(2)
     measured = table["method"].isin(["theorem", "nearest source"])

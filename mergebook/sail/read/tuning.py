@@ -1,6 +1,7 @@
 """Goals and tuned rates of larger networks, read from the results of ``starts_tuning``."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import cache
 from statistics import median
 
@@ -55,18 +56,29 @@ def goals() -> dict[tuple[str, str, str], dict[str, float]]:
     for cell, part in curves.groupby(["modality", "size", "target"]):
         modality, size, target = map(str, cell)
         scratch = RANDOM[0] if modality == "GPT" else "scratch"
-        losses: dict[str, list[float]] = defaultdict(list)
+        own: dict[str, float] = {}
         for arm, fractions in {scratch: GOALS, "nearest source": LATE}.items():
             rows = part[part["arm"] == arm]
             if modality == "GPT":
                 rows = rows[rows[_RATES].eq([*best_rates(curves, size, arm)]).all(axis=1)]
-            for _, run in rows.sort_values("step").groupby("seed"):
-                steps, values = run["step"].tolist(), torch.tensor(run["judge"].to_numpy())
-                budget = BUDGETS[modality] if arm == scratch else steps[-1]
-                for name, loss in goals_of(steps, values, budget, fractions).items():
-                    losses[name].append(float(loss))
-        found[modality, size, target] = {name: median(own) for name, own in losses.items()}
+            budget = BUDGETS[modality] if arm == scratch else rows["step"].max()
+            own |= goals_on(rows, budget, fractions)
+        found[modality, size, target] = own
     return found
+
+
+def goals_on(
+    curves: pd.DataFrame,  # a run per seed
+    budget: int,
+    fractions: Mapping[str, float] = GOALS,
+) -> dict[str, float]:
+    """Goals by `goals_of` in ``judge``: medians over seeds."""
+    losses: dict[str, list[float]] = defaultdict(list)
+    for _, run in curves.sort_values("step").groupby("seed"):
+        values = torch.tensor(run["judge"].to_numpy())
+        for name, loss in goals_of(run["step"].tolist(), values, budget, fractions).items():
+            losses[name].append(float(loss))
+    return {name: median(own) for name, own in losses.items()}
 
 
 def goals_for(modality: str, size: str, target: str = "") -> dict[str, float]:
