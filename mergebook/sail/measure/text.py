@@ -14,7 +14,6 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mergebook.lab.results import Tables
