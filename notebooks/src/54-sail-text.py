@@ -330,7 +330,7 @@ assert (apart["mean"].abs() < apart["half_width"]).all()
 # %%
 import numpy as np
 
-logs = text.nearness_in_text()
+logs = text.nearness()
 lengths = logs.assign(distance=np.exp(logs["log"] / 2))
 table = lengths.pivot_table("distance", "start", "point").loc[["shared", "own"]]
 print(table.rename(columns={"source": "sources", "random": "random weights"}).round(1).to_string())
