@@ -83,9 +83,7 @@ def _faster(table: pd.DataFrame, cases: Cases, pooled: str = "") -> Iterator[Com
     """Every case for both goals; the pooled goal from a shared start counts once per network."""
     for (arm, rival, account, role), goal in product(cases, GOALS):
         says = f"{arm} faster" + ("" if rival == "scratch" else f" than {rival}")
-        yield from _speeds(
-            table, arm, rival, goal, account, says, role=role, pooled=goal == pooled
-        )
+        yield from _speeds(table, arm, rival, goal, account, says, role=role, pooled=goal == pooled)
 
 
 def faster(load: Load) -> Iterator[Comparison]:
@@ -252,7 +250,13 @@ def taught(load: Load) -> Iterator[Comparison]:
 
 
 def _final(
-    rows: pd.DataFrame, cell: dict[str, str], arm: str, rival: str, says: str, role: Role, **about: str
+    rows: pd.DataFrame,
+    cell: dict[str, str],
+    arm: str,
+    rival: str,
+    says: str,
+    role: Role,
+    **about: str,
 ) -> Comparison:
     """The final loss of a rival less that of an arm, in a cell's rows."""
     options: dict[str, Any] = {"keys": _keys_of(rows), "role": role, "result": rows.copy}

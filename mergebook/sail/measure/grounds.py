@@ -10,7 +10,7 @@ depth and width, and ResNets four times as wide as their source. It has not been
 """
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -35,6 +35,7 @@ from mergebook.suites.types import PretrainingSet
 from mergelib.evaluation.tasks import Split, Task
 from mergelib.hashing import stable_seed
 from mergelib.problems import calling
+from mergelib.problems.checks import check_choice
 
 SHARE = 0.75  # of a text's target that is of the first source's text
 PICTURES: dict[str, Any] = {"train_size": 4000, "validation_size": 500, "test_size": 500}
@@ -68,14 +69,14 @@ def transfer_of(run: Run) -> Loaded:
     """The transfer of a run and its seed: two texts, or a task of a suite of pictures."""
     learning, known = run.settings["learning"], run.settings["known"]
     if run.suite in TEXTS:
-        _one_of("learning", learning, ["labels"])
-        _one_of("known", known, [""])
+        check_choice("learning", learning, ["labels"])
+        check_choice("known", known, [""])
         text = texts_of(run)
         (source,) = text.arguments
         return Loaded((text_transfer(source),), text.inputs)
-    _one_of("learning", learning, LEARNING)
+    check_choice("learning", learning, [*LEARNING])
     rendered = family_of(run.suite).name == "glyphs"
-    _one_of("known", known, [""] if rendered else ["", HALVES])
+    check_choice("known", known, [""] if rendered else ["", HALVES])
     profile = refuse_zoo_settings(run, "studies of starts", profiles=tuple(RESNETS))
     seen = _known(rendered=rendered)[: 1 if known else None]
     sources = {f"pretraining/{each.name}": each.sha256 for each in seen}
@@ -90,12 +91,6 @@ def transfer_of(run: Run) -> Loaded:
         task, sources = suite.tasks[name], {**suite.sources, **sources}
     transfer = picture_transfer(task, seen, run.seed, learning, profile=profile, device=run.device)
     return Loaded((transfer,), {"sources": sources, **said(profile)})
-
-
-def _one_of(name: str, value: str, expected: Iterable[str]) -> None:
-    if value not in expected:
-        words = "; ".join(each or "the default" for each in expected)
-        raise ValueError(f"{name} is {value!r}, expected one of: {words}")
 
 
 def _of_profile(name: str, profile: str) -> str:

@@ -102,7 +102,7 @@ def sweep() -> pd.DataFrame:
 def compared() -> pd.DataFrame:
     """A row per seed, reading, start and ``method``: those of `MERGED`, and ``scratch``.
 
-    It has what `reached.speed_ups` needs: beside steps to goals, ``first_step``, ``last`` and FLOPs.
+    It has what `reached.speed_ups` needs, ``first_step``, ``last`` and FLOPs among it.
     """
     arms, sources = load_table(FILE, "arms"), load_table(FILE, "sources")
     nearer = sources.loc[sources.groupby(_KEYS)["mmd"].idxmin(), [*_KEYS, "source"]]
