@@ -295,9 +295,7 @@ for goal in ("easy", "hard"):
 alone = over_seeds(
     speed_ups(compared, "easy", "B", "nearest source"), ["reading", "start"], "speed"
 )
-easy = over_seeds(
-    speed_ups(compared, "easy", "B", "theorem"), ["reading", "start"], "speed"
-)
+easy = over_seeds(speed_ups(compared, "easy", "B", "theorem"), ["reading", "start"], "speed")
 assert alone.loc[("random", "own"), "mean"] > easy.loc[("random", "own"), "mean"]
 assert (alone.loc[["one class", "inner, outer"], "mean"] < 0).all()
 
@@ -324,9 +322,7 @@ assert (final.loc["random", "nearest source"] < final.loc["random", "theorem"]).
 others = final.loc[["one class", "inner, outer"]]
 assert (others["theorem"] < others["nearest source"]).all()
 assert (others["scratch"] < others["theorem"]).all()
-plain = over_seeds(
-    speed_ups(compared, "easy", "B", "uniform"), ["reading", "start"], "speed"
-)
+plain = over_seeds(speed_ups(compared, "easy", "B", "uniform"), ["reading", "start"], "speed")
 assert plain.loc[("random", "shared"), "mean"] > alone.loc[("random", "shared"), "mean"]
 
 # %% tags=["remove-cell"]
@@ -349,8 +345,7 @@ told = {
     for account in ("A", "B", "C")
 }
 alike = pd.concat(
-    speed_ups(compared, "easy", "A", method).assign(method=method)
-    for method in analysis.MERGED
+    speed_ups(compared, "easy", "A", method).assign(method=method) for method in analysis.MERGED
 )
 alike = alike[(alike["reading"] == "random") & (alike["start"] == "shared")]
 gaps = paired(alike, {str(two): two for two in combinations(analysis.MERGED, 2)}, "speed")

@@ -24,9 +24,8 @@ from mergelib.sail.growth.depth import Depth
 from mergelib.sail.growth.width import Width
 from mergelib.training import seeded
 
-
-# How an encoder is grown: how it is made wider and deeper (see `mergelib.sail.grow`), and sizes over
-# the source's: of the stream, with its heads, of hidden units in a layer, and the number of layers.
+# How an encoder is made wider and deeper (see `mergelib.sail.grow`), and sizes over the source's:
+# of the stream, with its heads, of hidden units in a layer, and the number of layers.
 Way = tuple[Width, Depth, float, float, int]
 WAYS: dict[str, Way] = {
     "replicate": ("replicate", "identity", 2, 2, 1),

@@ -49,9 +49,7 @@ def test_mixtures(tables: dict[str, pd.DataFrame]) -> None:
     assert sweeps.slopes(both, "re-basin").tolist() == [pytest.approx(0.5)]
     weights = both[(both["parts"] == "texts") & (both["start"] == "own")]
     wide = weights.pivot(index="share", columns="method", values="gamma")[["best", "theorem"]]
-    assert wide.to_numpy().tolist() == [
-        *([0.0, 0.0], [0.5, 0.5], [0.5, 1.0])
-    ]
+    assert wide.to_numpy().tolist() == [*([0.0, 0.0], [0.5, 0.5], [0.5, 1.0])]
     assert sweeps.slopes(both, "own").tolist() == [pytest.approx(0.5)]
     mixed = (
         sweeps.mixed()
