@@ -104,7 +104,7 @@ def speed_up(
     costs: Costs,  # one's own
     account: Account,  # see `Costs.of`
     *,
-    least: int,  # steps that count at least: those before the first reading after step 0
+    least: Tensor | int,  # steps that count at least: those before the first reading after step 0
     last: Tensor | int | None = None,  # steps of a run that never reaches the loss
 ) -> Tensor:
     """log₂ of the rival's FLOPs to a loss over one's own: 1 is twice as fast."""

@@ -114,7 +114,7 @@ def nearer_than_random(words: str, compare: "partial[Comparison]") -> Comparison
 
 
 def of_best(says: str, *, flat: bool, **options: Any) -> Comparison:
-    """A comparison of each seed's best γ, which is chance where the curve is `flat`: it stays open."""
+    """A comparison of each seed's best γ, which stays open where the curve is `flat`."""
     return comparison(says + " (a flat curve)" * flat, limit="none" if flat else "", **options)
 
 

@@ -138,7 +138,8 @@ def _beside_scratch(
     for _, runs in table.groupby(["modality", "seed"], sort=False):
         rival = _read(runs[runs["maps"] == SCRATCH])
         for _, run in runs[runs["maps"] != SCRATCH].groupby(_CELL, sort=False):
-            yield run[_KEYS].iloc[0].to_dict(), *_read(run), *rival
+            cell: dict[Any, Any] = run[_KEYS].iloc[0].to_dict()
+            yield cell, *_read(run), *rival
 
 
 def leads() -> pd.DataFrame:

@@ -118,7 +118,8 @@ def compared() -> pd.DataFrame:
     table = stacked(parts, "method").drop(columns="arm").assign(first_step=EVERY, last=EPOCHS)
     flops = {name: (costs.step, costs.added, costs.sources) for name, costs in COSTS.items()}
     columns = pd.DataFrame(flops, index=FLOPS).T.rename_axis("method")
-    return table.merge(columns.reset_index(), on="method")
+    table = table.merge(columns.reset_index(), on="method")
+    return table.sort_values(_KEYS, kind="stable", ignore_index=True)
 
 
 def barriers() -> pd.DataFrame:

@@ -80,7 +80,8 @@ def heights(curves: pd.DataFrame, by: Sequence[str] = ("tokens",)) -> pd.DataFra
 
 def last(curves: pd.DataFrame) -> pd.DataFrame:
     """Rows after the last step."""
-    return curves[curves["step"] == curves["step"].max()]
+    rows: pd.DataFrame = curves[curves["step"] == curves["step"].max()]
+    return rows
 
 
 def best(curves: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
