@@ -152,8 +152,8 @@ def leads() -> pd.DataFrame:
     """
     rows = []
     for cell, own, _, rival, _ in _beside_scratch(curves()):
-        lowest = max(_lowest(losses) for _, losses in (rival, own))
-        aims = np.array([own[1][0], lowest])
+        lowest = max(smoothed(torch.tensor(losses)).min() for _, losses in (rival, own))
+        aims = np.array([own[1][0], float(lowest) + 1e-12])  # with room for rounding
         (lead, slow), (_, quick) = _steps(rival, aims), _steps(own, aims)
         found = {"lead": lead, "saved": slow - quick, "factor": slow / max(quick, EVERY)}
         rows.append(cell | found)
@@ -164,11 +164,6 @@ def _steps(curve: _Curve, goals: np.ndarray) -> np.ndarray:
     """`steps_to` several goals on one curve, shape ``(goals,)``."""
     losses = torch.tensor(curve[1])[:, None].expand(-1, len(goals))
     return np.asarray(steps_to(curve[0].tolist(), losses, torch.as_tensor(goals)))
-
-
-def _lowest(losses: np.ndarray) -> float:
-    """The lowest smoothed loss of a curve, with room for rounding."""
-    return float(smoothed(torch.tensor(losses)).min()) + 1e-12
 
 
 def _read(run: pd.DataFrame) -> tuple[_Curve, Costs]:

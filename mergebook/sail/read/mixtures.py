@@ -19,6 +19,7 @@ from mergebook.suites.types import (
 )
 from mergelib.align import git_rebasin
 from mergelib.evaluation.loops import evaluate_many
+from mergelib.problems.checks import check_choice
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import oracle_gamma, proximal_weights
 from mergelib.statedict import lerp
@@ -109,8 +110,7 @@ def perceptron_shares(
         retraining), and squared distances from θ*: ``nearest_source`` of both sources, ``random``
         of the initial network of a further draw, ``normal`` of weights from N(0, 1), in the mean.
     """
-    if start not in STARTS:
-        raise ValueError(f"start is {start!r}, expected one of: {', '.join(STARTS)}")
+    check_choice("start", start, STARTS)
     generator = torch.Generator().manual_seed(seed)
     data = _tasks(generator)
     wanted = torch.tensor([1.0, 0.0, *shares])

@@ -8,7 +8,7 @@ import torch
 
 from mergebook.sail.costs import ENOUGH, Account, Costs, speed_up, steps_to
 
-KEYS = ("modality", "target", "seed", "start", "size", "reading", "source")  # of runs
+KEYS = ("modality", "target", "seed", "source", "reading", "start", "size")  # of runs
 SIDES = ("reached", "rival_reached", "early", "rival_early")
 FLOPS = ["step_flops", "added_flops", "source_flops"]
 

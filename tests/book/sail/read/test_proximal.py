@@ -76,7 +76,7 @@ def test_sources_on_their_own_data_are_their_own_optimum() -> None:
     assert shared["parameters"].to_numpy() == pytest.approx([0, 1], abs=1e-6)
     assert own["nearest_source"].min() > 1
     assert (matched["nearest_source"] < own["nearest_source"]).all()
-    with pytest.raises(ValueError, match="start is 'mine', expected one of: shared, own, re-basin"):
+    with pytest.raises(ValueError, match="start is 'mine', expected 'shared' or 'own'"):
         mixtures.perceptron_shares((0.0, 1.0), 0, start="mine")
 
 
