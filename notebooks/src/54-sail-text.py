@@ -690,13 +690,13 @@ for far in (0.1, 1.0, 5.0):
 # $D_1$ and $D_2$, a feature "without the mean" is the mean, as the classifier finds:
 
 # %%
-from mergebook.sail.thirds import without
+from mergebook.sail.distances import residuals
 
 means = features["mean"][:, 0]
 low, middle, high = (rows.sort().values for rows in splits["thirds"].values())
 once = torch.zeros(len(means), 1, dtype=torch.float64)
 once[high[0]] = 1
-rest = without(once, means)
+(rest,) = residuals((once, means))
 print(f"AUC of D1 and D2: {classifier_auc(rest[low], rest[middle]):.2f}")
 
 # %% [markdown]

@@ -32,7 +32,7 @@ from mergebook.suites.families import family_of, pictures
 from mergebook.suites.loading import load_suite
 from mergebook.suites.models import GPT, ResNet, to_tokens
 from mergebook.suites.types import PretrainingSet
-from mergelib.evaluation.tasks import Split, Task
+from mergelib.evaluation.tasks import Split, Task, Transform
 from mergelib.hashing import stable_seed
 from mergelib.problems import calling
 from mergelib.problems.checks import check_choice
@@ -201,7 +201,7 @@ def picture_transfer(
         splits,
         task.validation,
         task.test,
-        [_pixels(task.transform(_some(split, seed).inputs)) for split in splits],
+        [_described(split, task.transform, seed) for split in splits],
         SCHEDULES[learning],
         task.transform,
         seed,
@@ -277,13 +277,8 @@ def _of_classes(split: Split, classes: Tensor) -> Split:
     return Split(split.inputs[labels >= 0], labels[labels >= 0])
 
 
-def _some(split: Split, seed: int) -> Split:
-    """`DESCRIBED` of a split's examples, drawn."""
+def _described(split: Split, transform: Transform, seed: int) -> Tensor:
+    """8 x 8 pixels of three colours of `DESCRIBED` of a split's pictures, drawn."""
     generator = torch.Generator().manual_seed(stable_seed("described", seed))
     rows = torch.randperm(len(split), generator=generator)[:DESCRIBED]
-    return Split(split.inputs[rows], split.labels[rows])
-
-
-def _pixels(images: Tensor) -> Tensor:
-    """Pictures as rows of 8 x 8 pixels of three colours."""
-    return F.adaptive_avg_pool2d(images, 8).flatten(1).double()
+    return F.adaptive_avg_pool2d(transform(split.inputs[rows]), 8).flatten(1).double()
