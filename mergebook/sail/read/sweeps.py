@@ -101,8 +101,9 @@ def falls(table: pd.DataFrame, start: str, step: int) -> pd.DataFrame:
 
 
 def goals_of_text(name: str) -> dict[str, float]:
-    """Goals of training on a text, in nats per token."""
-    return goals_on(load_table(f"{name}-text_goals", "curves"), BUDGET)
+    """Goals of training on a text, in nats per token, to three digits."""
+    found = goals_on(load_table(f"{name}-text_goals", "curves"), BUDGET)
+    return {goal: round(loss, 3) for goal, loss in found.items()}
 
 
 def crossed() -> pd.DataFrame:

@@ -12,6 +12,7 @@ from mergebook.lab.runner import REGISTERED, Run
 from mergebook.sail.measure import text as studies
 from mergebook.sail.measure.kernels import VARIATION, mixture_weights, text_kernels
 from mergebook.sail.measure.training import Corpus, Texts, load_corpus, planned
+from mergebook.sail.read.tuning import goals_on
 from mergebook.sail.thirds import mean_thirds
 from mergebook.suites.data.texts import encode, encode_pairs
 from mergebook.suites.models import GPT
@@ -360,11 +361,12 @@ def test_arms_of_another_corpus() -> None:
     assert costs["source_flops"] == 3 * costs["step_flops"]
 
 
-def test_goals_are_those_of_scratch_after_three_and_six_tenths(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_goals_are_read_on_tuning_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = [3.0 - 0.1 * i for i in range(studies.BUDGET // studies.EVERY + 1)]
     rows = [{"step": i * studies.EVERY, "judge": loss} for i, loss in enumerate(losses)]
     monkeypatch.setattr(Corpus, "from_scratch", lambda self, target: iter(rows))
-    monkeypatch.setattr(studies, "load_text", lambda name: (words(0) * 20, ""))
-    assert studies.tuned_goals("a", seeds=[0, 1]) == {"easy": 2.4, "hard": 1.8}
+    with pytest.raises(ValueError, match="seed 0 is used by other studies"):
+        studies.text_goals(Texts(0, {"a": words(0) * 20}))
+    curves = studies.text_goals(Texts(1000, {"a": words(0) * 20}))["curves"]
+    found = goals_on(pd.DataFrame(curves).assign(seed=1000), studies.BUDGET)
+    assert found == pytest.approx({"easy": 2.4, "hard": 1.8}), "after 60 and 120 of 200 steps"

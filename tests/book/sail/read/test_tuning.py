@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from mergebook.sail.measure.arms import TUNING
+from mergebook.sail.costs import TUNING
 from mergebook.sail.measure.rates import TABLE, TUNED, Rates
 from mergebook.sail.read import tuning as module
 
