@@ -167,7 +167,7 @@ def _row(claim: Claim, check: Check, result: Outcome) -> dict[str, object]:
 
 def _counted(shown: Sequence[str]) -> str:
     counts = Counter(shown)
-    words = {"holds": "hold", "proved": "are proved", "open": "are open", "fails": "fail"}
-    words["refuted"] = "are refuted"
+    words = {"holds": "hold", "proved": "are proved", "fails": "fail", "refuted": "are refuted"}
+    words["open"] = "are open"
     parts = [f"{counts[kind]} {word}" for kind, word in words.items() if counts[kind]]
     return f"of {len(shown)} primary checks " + ", ".join(parts)
