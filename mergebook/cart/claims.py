@@ -158,11 +158,8 @@ def steep_and_slow(load: Load) -> Iterator[Comparison]:
             says = f"{setting.words}rank {100 * ratio:g} %: less than half of I is there"
             reached = _curve(setting, ratio, "interference_all")(says, rows, whole, role=role)
             network = setting.network if role == "primary" else ""
-            part: dict[str, Any] = {
-                "change": lambda every, part: 50 - 100 * part / every,
-                "network": network,
-            }
-            yield replace(reached, **part)
+            reached = replace(reached, change=lambda every, part: 50 - 100 * part / every)
+            yield replace(reached, network=network)
         says = f"{setting.words}norm over the kept values: I rises from rank 1 % to 100 %"
         rises: dict[str, Any] = {"falling": False, "role": "secondary"}
         rises["change"] = lambda last, first: 100 * (last / first - 1)
@@ -175,9 +172,8 @@ def rank(load: Load) -> Iterator[Comparison | Check]:
     says[_near] = "a task's best rank within a factor of two of 8 %"
     for setting, scale in product(SETTINGS, (1.0, 2.0, 3.0)):
         result = partial(_plane, load, setting)
-        ratios = sorted(
-            {*load(result).query("0 < rank_ratio < 1 and method == 'cart'")["rank_ratio"]}
-        )
+        inner = load(result).query("0 < rank_ratio < 1 and method == 'cart'")
+        ratios = sorted({*inner["rank_ratio"]})
         higher = tuple(ratio for ratio in ratios if ratio > 2 * PAPERS_RANK)
         others = tuple(ratio for ratio in ratios if ratio != PAPERS_RANK)
         network = setting.network if scale == 1.0 else ""
@@ -279,9 +275,8 @@ def task_counts(load: Load) -> Iterator[Comparison]:
     of = partial(comparison, keys=("seed",), unit="points")
     by_count = partial(of, result=means.reset_index, value="percent")
     rivals = ("average", "task_arithmetic", "ties")
-    for (cart, words), other in product(
-        {"cart": "", "cart, scale searched": "scale searched, "}.items(), rivals
-    ):
+    kinds = {"cart": "", "cart, scale searched": "scale searched, "}
+    for (cart, words), other in product(kinds.items(), rivals):
         least = (means[cart] - means[other]).unstack("count").loc[:, few:].mean().idxmin()
         role: Role = "secondary" if words else "primary"
         says = f"{words}CART above {NAMES[other]} at {least} tasks, where its lead is least"
@@ -350,11 +345,9 @@ def text(load: Load) -> Iterator[Comparison]:
         lead, about = GLUE["cart"] - GLUE[other], {"suite": "sentences8"}
         says = f"sentences: CART above {NAMES[other]}"
         yield comparison(says, "cart", other, about=about, result=sentences, paper=lead)
-        says, about = (
-            f"texts: CART needs fewer bits per character than {NAMES[other]}",
-            {"suite": "text4"},
-        )
-        yield comparison(says, "cart", other, about=about, result="text4-baselines", **bits)
+        says = f"texts: CART needs fewer bits per character than {NAMES[other]}"
+        bits["about"] = {"suite": "text4"}
+        yield comparison(says, "cart", other, result="text4-baselines", **bits)
 
 
 TESTS = (

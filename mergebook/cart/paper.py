@@ -27,27 +27,16 @@ INDEXING["imagenet8"] = INDEXING["vision8"]
 
 
 class Setting(NamedTuple):
-    """A network and its suites: what its results are called, in files and in words.
+    """A network and its suites: what its results are called, in files and in words."""
 
-    Attributes:
-        suite: beginning of the suites' names.
-        words: for the network.
-        role: the part that its checks play.
-        plane: the study that has accuracy over ranks and scales.
-        counts: of tasks.
-        compressed: those that compression was measured with.
-        ending: of results' names.
-        network: its name where the claim pools its effect with that of other networks.
-    """
-
-    suite: str
-    words: str
-    role: Role
-    plane: str = "surface"
-    counts: tuple[int, ...] = (8,)
-    compressed: tuple[int, ...] = (8,)
-    ending: str = ""
-    network: str = ""
+    suite: str  # beginning of the suites' names
+    words: str  # for the network
+    role: Role  # the part that its checks play
+    plane: str = "surface"  # the study that has accuracy over ranks and scales
+    counts: tuple[int, ...] = (8,)  # of tasks
+    compressed: tuple[int, ...] = (8,)  # those that compression was measured with
+    ending: str = ""  # of results' names
+    network: str = ""  # its name where the claim pools its effect with that of others
 
     @property
     def name(self) -> str:

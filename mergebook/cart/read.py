@@ -12,25 +12,12 @@ from mergebook.lab.statistics import both_intervals, over_seeds
 from mergebook.plots import label
 
 # Each network, by what it is called on the page, and the suite that it is judged on.
-SUITES = {
-    "our ViT": "vision8",
-    "EfficientNet-Lite0": "imagenet8",
-    "MiniLM": "sentences8",
-}
+SUITES = {"our ViT": "vision8", "EfficientNet-Lite0": "imagenet8", "MiniLM": "sentences8"}
 PRETRAINED = {name: suite for name, suite in SUITES.items() if suite != "vision8"}
-METHODS = (
-    *("pretrained", "average", "task_arithmetic", "ties"),
-    *("consensus", "cart", "tsv", "iso_c"),
-)
+METHODS = ("pretrained", "average", "task_arithmetic", "ties", "consensus", "cart", "tsv", "iso_c")
 # What needs no labels, and whether more or less of it is good.
-SIGNS = {
-    "agreement": 1,
-    "error": -1,
-    "interference": -1,
-    "signal": 1,
-    "entropy": -1,
-    "distance": -1,
-}
+SIGNS = {"agreement": 1, "error": -1, "interference": -1, "signal": 1, "entropy": -1}
+SIGNS["distance"] = -1
 # Names of what the study `compression` measured, by method, setting and rest.
 COMPRESSED = {
     ("individual", "", ""): "individual",
@@ -85,28 +72,20 @@ def written_leads(suites: Mapping[str, str]) -> pd.DataFrame:
 
 
 def centred_excess(column: str, suite: str = "vision8") -> pd.DataFrame:
-    """By how much row-space interference is higher for centred vectors, in per cent.
-
-    Returns:
-        Means over the seeds: one row per layer, one column per positive rank ratio.
-    """
+    """By how much interference is higher for centred vectors, in per cent: layers by ranks."""
     table = load_table(f"{suite}-interference", "curves").query("rank_ratio > 0")
     wide = table.pivot_table(index=["layer", "rank_ratio"], columns="centred", values=column)
     return (100 * (wide[True] / wide[False] - 1)).unstack("rank_ratio")
 
 
 def plane(suite: str, part: str = "") -> pd.DataFrame:
-    """CART's mean accuracy in per cent, rank ratios by scales, from the study ``surface``.
-
-    ``part`` ends the result's name where fewer tasks were merged, as in ``"-4"``.
-    """
-    table = points(suite, part)
-    means: pd.Series[float] = table.groupby(["rank_ratio", "scale"])["accuracy"].mean()
+    """CART's mean accuracy in per cent, rank ratios by scales, from the study ``surface``."""
+    means = points(suite, part).groupby(["rank_ratio", "scale"])["accuracy"].mean()
     return 100 * means.unstack("scale")
 
 
 def points(suite: str, part: str = "") -> pd.DataFrame:
-    """The points of CART's plane, without the average."""
+    """The points of CART's plane; ``part`` ends the result's name, as "-4" for four tasks."""
     table = load_table(f"{suite}-surface{part}")
     return table.query("method == 'cart' and scale > 0")
 
@@ -114,16 +93,14 @@ def points(suite: str, part: str = "") -> pd.DataFrame:
 def picked(suite: str) -> pd.DataFrame:
     """What is lost by picking CART's rank and scale without labels, in points: `over_seeds`.
 
-    Returns:
-        One row per quantity: mean accuracy of the plane's best point, minus that of the point which
-        the quantity's mean over tasks picks.
+    By each quantity's mean over tasks, against the plane's best point.
     """
     table = points(suite).groupby(["seed", "rank_ratio", "scale"])
-    means = table[["accuracy", *SIGNS]].mean().reset_index()
+    means = table[["accuracy", *SIGNS]].mean()
     rows = []
     for seed, part in means.groupby("seed"):
-        for quantity in SIGNS:
-            point = int((SIGNS[quantity] * part[quantity]).to_numpy().argmax())
+        for quantity, sign in SIGNS.items():
+            point = int((sign * part[quantity]).to_numpy().argmax())
             lost = 100 * (part["accuracy"].max() - part["accuracy"].iloc[point])
             rows.append({"seed": seed, "quantity": quantity, "lost": lost})
     return over_seeds(pd.DataFrame(rows), "quantity", "lost")

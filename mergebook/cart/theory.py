@@ -16,7 +16,7 @@ Its theorems bound what the other tasks add to a linear layer's outputs on task 
 by a multiple of I(r)², for inputs near the row space of D_t.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Literal
@@ -32,6 +32,7 @@ from mergelib.statedict import StateDict, is_matrix
 if TYPE_CHECKING:
     import pandas as pd
 
+NEGLIGIBLE = 1e-6  # singular values below this fraction of the largest count as zero
 Spectrum = tuple[Tensor, Tensor]  # singular values (r,), right singular vectors as rows (r, n)
 
 
@@ -42,12 +43,7 @@ def spectrum(matrix: Tensor) -> Spectrum:
 
 
 def interference(spectra: Sequence[Spectrum], *, norm: Literal["kept", "all"] = "kept") -> Tensor:
-    """I(k) for k = 1 … r at once.
-
-    Returns:
-        Shape ``(r,)``; each of the T (T − 1) ordered pairs adds between 0 and 1. With ``"all"`` it
-        rises with k by construction.
-    """
+    """I(k) for k = 1 … r, ``(r,)``; each of the T (T − 1) ordered pairs adds between 0 and 1."""
     if norm not in ("kept", "all"):
         raise ValueError(f"norm is {norm!r}, expected 'kept' or 'all'")
     total = torch.zeros_like(spectra[0][0])
@@ -76,20 +72,15 @@ def reconstruction_error(spectra: Sequence[Spectrum]) -> Tensor:
 class Bound:
     """The right side of Theorem 2 (appendix A), n (k3 I + T (T − 1) k4 η)², and what it is made of.
 
-    Attributes:
-        value: the bound on L.
-        interference: I(r), with the norm over all values.
-        k3: c r s⁴/α², for the largest singular value s of all task matrices, the smallest one α
-            that is not zero, their largest rank r, and c s the longest input in row space.
-        k4: s.
-        noise: η, the longest part of an input outside its task's row space.
+    With the largest singular value s of all task matrices, the smallest one α that is not zero,
+    their largest rank r, and c s the longest input in row space, k3 is c r s⁴/α² and k4 is s.
     """
 
-    value: float
-    interference: float
+    value: float  # the bound on L
+    interference: float  # I(r), with the norm over all values
     k3: float
     k4: float
-    noise: float
+    noise: float  # η, the longest part of an input outside its task's row space
 
 
 def task_interference(matrices: Sequence[Tensor], inputs: Sequence[Tensor]) -> float:
@@ -99,12 +90,10 @@ def task_interference(matrices: Sequence[Tensor], inputs: Sequence[Tensor]) -> f
     return float(sum(outputs.square().sum() for outputs in others))
 
 
-def interference_bound(
-    matrices: Sequence[Tensor], inputs: Sequence[Tensor], *, negligible: float = 1e-6
-) -> Bound:
+def interference_bound(matrices: Sequence[Tensor], inputs: Sequence[Tensor]) -> Bound:
     """The bound that Theorem 2 puts on `task_interference`, from the same arguments."""
     spectra = [spectrum(matrix) for matrix in matrices]
-    kept = [values[values > negligible * values[0]] for values, _ in spectra]
+    kept = [values[values > NEGLIGIBLE * values[0]] for values, _ in spectra]
     longest, noise = 0.0, 0.0
     for (_, vectors), values, rows in zip(spectra, kept, inputs, strict=True):
         basis = vectors[: len(values)]
@@ -114,7 +103,6 @@ def interference_bound(
     largest = max(float(values[0]) for values in kept)
     smallest = min(float(values[-1]) for values in kept)
     overlap = float(interference(spectra, norm="all")[-1])
-    # c s⁴ r/α² with c s = the longest input in row space
     k3 = longest * largest**3 * max(map(len, kept)) / smallest**2
     pairs = len(spectra) * (len(spectra) - 1)
     value = max(map(len, inputs)) * (k3 * overlap + pairs * largest * noise) ** 2
@@ -137,30 +125,35 @@ def interference_curves(
 ) -> "pd.DataFrame":
     """I(k) and R(k) of every matrix, centred and not, at some shares of the full rank.
 
-    Returns:
-        A row a layer, ratio and centring: ``layer``, ``rank_ratio``, ``k``, ``centred``,
-        ``interference`` (norm over the kept values), ``interference_all`` (over all), and
-        ``reconstruction`` (relative to R(0) of the same vectors).
+    ``interference`` has the norm over the kept values, ``interference_all`` that over all, and
+    ``reconstruction`` is relative to R(0) of the same vectors.
     """
     import pandas as pd
 
     rows = []
-    for layer, origin in pretrained.items():
-        if not is_matrix(layer, origin):
-            continue
-        for centred in (False, True):
-            tuned = [expert[layer].float().flatten(1) for expert in experts.values()]
-            matrices = task_matrices(tuned, origin.float().flatten(1), centred=centred)
-            spectra = list(map(spectrum, matrices))
-            kept, whole = (interference(spectra, norm=norm) for norm in ("kept", "all"))
-            cut = reconstruction_error(spectra)
-            for ratio in rank_ratios:
-                k = rank_of(matrices[0].shape, ratio, "ceil")
-                row = {"layer": layer, "rank_ratio": ratio, "k": k, "centred": centred}
-                row["interference"] = float(kept[k - 1]) if k else 0.0
-                row["interference_all"] = float(whole[k - 1]) if k else 0.0
-                rows.append({**row, "reconstruction": float(cut[k] / cut[0])})
+    for layer, centred, matrices in _layers(experts, pretrained, is_matrix):
+        spectra = list(map(spectrum, matrices))
+        kept, whole = (interference(spectra, norm=norm) for norm in ("kept", "all"))
+        cut = reconstruction_error(spectra)
+        for ratio in rank_ratios:
+            k = rank_of(matrices[0].shape, ratio, "ceil")
+            row = {"layer": layer, "rank_ratio": ratio, "k": k, "centred": centred}
+            row["interference"] = float(kept[k - 1]) if k else 0.0
+            row["interference_all"] = float(whole[k - 1]) if k else 0.0
+            rows.append({**row, "reconstruction": float(cut[k] / cut[0])})
     return pd.DataFrame(rows)
+
+
+def _layers(
+    experts: Mapping[str, StateDict], pretrained: StateDict, is_matrix: IsMatrix
+) -> Iterator[tuple[str, bool, list[Tensor]]]:
+    """Every matrix by name, uncentred and centred, with its `task_matrices`."""
+    for layer, origin in pretrained.items():
+        if is_matrix(layer, origin):
+            tuned = [expert[layer].float().flatten(1) for expert in experts.values()]
+            for centred in (False, True):
+                start = origin.float().flatten(1)
+                yield layer, centred, task_matrices(tuned, start, centred=centred)
 
 
 @torch.no_grad()
@@ -172,28 +165,21 @@ def output_interference(
 ) -> "pd.DataFrame":
     """L of every matrix on inputs that it really gets, as a share of what a task's own part adds.
 
-    Returns:
-        A row a layer, ratio and centring: ``layer``, ``rank_ratio``, ``centred``; ``joint``, that
-        is L over Σ_t Σ_i ‖D_t x_{t,i}‖²; and ``pairwise``, the same without the products between
-        different tasks, Σ_{s≠t} ‖D_s x_{t,i}‖² in place of ‖Σ_{s≠t} D_s x_{t,i}‖².
+    ``joint`` is L over Σ_t Σ_i ‖D_t x_{t,i}‖²; and ``pairwise`` the same without the products
+    between different tasks, Σ_{s≠t} ‖D_s x_{t,i}‖² in place of ‖Σ_{s≠t} D_s x_{t,i}‖².
     """
     import pandas as pd
 
     rows = []
-    for layer, origin in pretrained.items():
-        if not is_matrix(layer, origin):
-            continue
+    for layer, centred, matrices in _layers(experts, pretrained, is_matrix):
         grams = [inputs[task][layer].T @ inputs[task][layer] for task in experts]
-        tuned = [expert[layer].float() for expert in experts.values()]
-        for centred in (False, True):
-            matrices = task_matrices(tuned, origin.float(), centred=centred)
-            factors = [torch.linalg.svd(matrix, full_matrices=False) for matrix in matrices]
-            for ratio in rank_ratios:
-                k = rank_of(origin.shape, ratio, "ceil")
-                cut = [(u[:, :k] * s[:k]) @ vh[:k] for u, s, vh in factors]
-                joint, pairwise = _output_shares(cut, grams)
-                row = {"layer": layer, "rank_ratio": ratio, "centred": centred}
-                rows.append({**row, "joint": joint, "pairwise": pairwise})
+        factors = [torch.linalg.svd(matrix, full_matrices=False) for matrix in matrices]
+        for ratio in rank_ratios:
+            k = rank_of(matrices[0].shape, ratio, "ceil")
+            cut = [(u[:, :k] * s[:k]) @ vh[:k] for u, s, vh in factors]
+            joint, pairwise = _output_shares(cut, grams)
+            row = {"layer": layer, "rank_ratio": ratio, "centred": centred}
+            rows.append({**row, "joint": joint, "pairwise": pairwise})
     return pd.DataFrame(rows)
 
 

@@ -40,16 +40,13 @@ def judge(
 class Trials:
     """Merges and procedures tried on one zoo: what each was given, and what it reached.
 
-    Attributes:
-        zoo: whose test splits judge.
-        scores: `judge` of every trial, by title.
-        given: title to what it ``sees`` when it merges, and the number of ``labels`` that were
-            spent on learning it or on choosing its hyperparameters.
+    Given are what it ``sees`` when it merges, and the number of ``labels`` that were spent on
+    learning it or on choosing its hyperparameters.
     """
 
     def __init__(self, zoo: Zoo) -> None:
-        self.zoo = zoo
-        self.scores: dict[str, pd.DataFrame] = {}
+        self.zoo = zoo  # whose test splits judge
+        self.scores: dict[str, pd.DataFrame] = {}  # `judge` of every trial, by title
         self.given: dict[str, dict[str, Any]] = {}
 
     def note(

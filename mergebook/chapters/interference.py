@@ -45,11 +45,7 @@ def along(
     *,
     split: SplitName = "validation",
 ) -> pd.DataFrame:
-    """Accuracy of steps from θ_0 in several directions, at equal projections on the sum.
-
-    Returns:
-        Accuracies (0..1): one row per direction and projection, one column per task.
-    """
+    """Accuracy (0..1) by task of steps from θ_0 in several directions, at equal projections."""
     origin = flatten(zoo.pretrained)
 
     def candidates() -> Iterator[tuple[tuple[str, float], dict[str, Tensor]]]:

@@ -32,11 +32,7 @@ def walk(
     positions: Sequence[float] = POSITIONS,
     split: SplitName = "test",
 ) -> pd.DataFrame:
-    """Judge the points (1 − α)·start + α·end of a line on every task of a suite.
-
-    Returns:
-        Columns ``position``, ``task``, ``accuracy`` (0..1) and ``loss`` (nats per picture).
-    """
+    """Accuracy (0..1) and loss (nats) at points (1 − α)·start + α·end of a line, on every task."""
     points = ((position, lerp(start, end, position)) for position in positions)
     table = evaluate_many(model, points, heads, suite, split=split)
     table = table.rename(columns={"candidate": "position"})
@@ -53,23 +49,14 @@ def loss_barrier(path: pd.DataFrame) -> float:
 
 @dataclass(frozen=True)
 class Trio:
-    """Three perceptrons of one task and one frozen random head.
+    """Three perceptrons of one task and one frozen random head."""
 
-    Attributes:
-        suite: with the one task.
-        model: the architecture.
-        heads: the task's head.
-        one: a network from random weights.
-        sibling: from the same random weights, trained in another order of the pictures.
-        stranger: from other random weights and in another order, or None.
-    """
-
-    suite: Suite
+    suite: Suite  # with the one task
     model: nn.Module
     heads: dict[str, nn.Module]
-    one: StateDict
-    sibling: StateDict
-    stranger: StateDict | None
+    one: StateDict  # from random weights
+    sibling: StateDict  # from the same random weights, trained in another order of the pictures
+    stranger: StateDict | None  # from other random weights and in another order
 
     def walk(self, end: StateDict) -> pd.DataFrame:
         """From ``one`` to another network, on test pictures; see `walk`."""

@@ -14,11 +14,7 @@ REAL = {"imagenet8": 8, "imagenet14": 14, "imagenet20": 20, "lite8": 8, "sentenc
 
 
 def recorded_sweeps(records: Mapping[str, int] | None = None) -> pd.DataFrame:
-    """Validation accuracy of task arithmetic by scale, from the shipped records.
-
-    Returns:
-        Columns ``suite``, ``tasks``, ``run`` (the seed), ``scale``, ``accuracy``.
-    """
+    """Validation accuracy of task arithmetic by scale, from the records; a run is a seed."""
     tables = []
     for suite, count in (records or RECORDED).items():
         table = load_table(f"{suite}-baselines", "validation").query("method == 'task_arithmetic'")
@@ -30,12 +26,8 @@ def recorded_sweeps(records: Mapping[str, int] | None = None) -> pd.DataFrame:
 def cost_of_rules(sweeps: pd.DataFrame, rules: Mapping[str, float | str]) -> pd.DataFrame:
     """What it costs to take a scale by a rule of thumb in place of the best one of a grid.
 
-    Between two scales of the grid accuracy is read from the straight line that joins them.
-
-    Returns:
-        One row per sweep and rule: the columns that tell sweeps apart, ``best`` (the scale of the
-        highest accuracy), ``rule``, ``scale``, and ``cost``, accuracy lost, in points (0..100); NaN
-        where a rule's scale lies outside the grid.
+    The cost is accuracy lost, in points; between two scales it is read from the straight line that
+    joins them, and NaN outside the grid. The best scale is that of the highest accuracy.
     """
     keys = [str(key) for key in sweeps if key not in ("scale", "accuracy", "loss")]
     rows = []

@@ -23,14 +23,12 @@ def one_question(zoo: Zoo) -> Zoo:
     classes = tuple(name for task in zoo.suite.tasks.values() for name in task.class_names)
     tasks, first = {}, 0
     for name, task in zoo.suite.tasks.items():
-        parts = [
+        train, validation, test = (
             Split(part.inputs, part.labels + first)
             for part in (task.train, task.validation, task.test)
-        ]
-        train, validation, test = parts
-        tasks[name] = replace(
-            task, class_names=classes, train=train, validation=validation, test=test
         )
+        moved = replace(task, train=train, validation=validation, test=test)
+        tasks[name] = replace(moved, class_names=classes)
         first += len(task.class_names)
     return replace(zoo, suite=replace(zoo.suite, tasks=tasks), heads=dict.fromkeys(tasks, joint))
 

@@ -28,13 +28,8 @@ def print_comparison(table: "pd.DataFrame", settings: dict[str, dict[str, Any]])
     from mergebook.plots import label
 
     groups = [str(method) for method in table["method"].unique()]
-    shown = Table(
-        show_edge=False,
-        header_style="bold",
-        title="test accuracy, %",
-        pad_edge=False,
-        padding=(0, 0, 0, 1),
-    )
+    tight: dict[str, Any] = {"show_edge": False, "pad_edge": False, "padding": (0, 0, 0, 1)}
+    shown = Table(header_style="bold", title="test accuracy, %", **tight)
     shown.add_column("task", no_wrap=True)
     for method in groups:
         shown.add_column(label(method), justify="right")

@@ -64,9 +64,7 @@ def evaluate_command(
     from mergelib.io import load_state_dict
 
     if usual_recipe(suite) is None:
-        raise ValueError(
-            f"the heads of {suite} come with its public experts: use measure baselines"
-        )
+        raise ValueError(f"heads of {suite} come with its public experts: use measure baselines")
     state = load_state_dict(checkpoint)
     loaded = load_suite(suite, seed=seed)
     backbone = load_backbone(model or usual_model(suite), device)

@@ -122,17 +122,12 @@ def _tuning(load: Load) -> Iterator[Comparison]:
         words = f"{PLACES[source]}, {data}, {start} start"
         case = partial(_case("tuning", source, data, start), result=partial(_alone, load, source))
         fused = {"method": "cogram", "training": "kickoff"}
+        tuned = "with kickoff above 28 epochs at one rate"
         cases: tuple[tuple[str, str, str, str, Role], ...] = (
             ("above the better of A and B, on all", "best", "none", "accuracy", role),
             ("above A on A's data", "a", "none", "accuracy_a", role),
             ("above B on B's data", "b", "none", "accuracy_b", role),
-            (
-                "with kickoff above 28 epochs at one rate",
-                "cogram",
-                "fine-tuning",
-                "accuracy",
-                "secondary",
-            ),
+            (tuned, "cogram", "fine-tuning", "accuracy", "secondary"),
             ("above A, fine-tuned for as long", "a", "fine-tuning", "accuracy", "control"),
         )
         for says, method, training, value, own in cases:
@@ -144,16 +139,12 @@ def _strengths(load: Load, source: str) -> pd.DataFrame:
     """Rows per case, prototypes and seed: accuracies, and how far CoGraM is below A and B."""
     table = load(f"{source}-fusion")
     keys = ["data", "start", "seed"]
-    a, b, fisher = (
-        table[table["method"] == name].set_index(keys)["accuracy"] for name in ("a", "b", "fisher")
-    )
-    layers = table[(table["levels"] == "layer") & (table["iterations"] == 1)]
-    layers = layers[layers["method"] == "cogram"].set_index(keys)
-    strength = (100 * a + 100 * b) / 2
-    rows = layers[["prototypes"]].assign(merged=layers["accuracy"])
-    rows = rows.join(strength.rename("strength")).join(fisher.rename("fisher"))
+    wide = table.pivot_table(index=keys, columns="method", values="accuracy")[["a", "b", "fisher"]]
+    layers = table.query("method == 'cogram' and levels == 'layer' and iterations == 1")
+    rows = layers[[*keys, "prototypes"]].assign(merged=layers["accuracy"])
+    rows = rows.merge(wide.assign(strength=(100 * wide["a"] + 100 * wide["b"]) / 2), on=keys)
     below = rows["strength"] - 100 * rows["merged"]
-    return pd.DataFrame(rows.assign(below=below, weakness=-rows["strength"]).reset_index())
+    return pd.DataFrame(rows.assign(below=below, weakness=-rows["strength"]))
 
 
 def _weak(load: Load) -> Iterator[Comparison]:
@@ -163,13 +154,9 @@ def _weak(load: Load) -> Iterator[Comparison]:
         yield case(says, _cogram(kind), "fisher", role=role, kind="spread", unit=SPREAD)
         where = case.keywords["where"] | {"prototypes": kind}
         pairs = partial(case, result=partial(_strengths, load, source), where=where, **RANKS)
+        far = "falls further below A and B where these are weak"
         for says, own, value, about in (
-            (
-                "falls further below A and B where these are weak",
-                role,
-                ("below", "weakness"),
-                "gap",
-            ),
+            (far, role, ("below", "weakness"), "gap"),
             ("weak where A and B are", "secondary", ("merged", "strength"), "accuracy"),
             ("Fisher is weak where A and B are", "control", ("fisher", "strength"), "Fisher"),
         ):

@@ -5,7 +5,7 @@ data of both networks.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -34,7 +34,7 @@ from mergebook.suites.types import Zoo
 from mergelib.cogram import fine_tune, kickoff
 from mergelib.hashing import stable_seed
 from mergelib.procedures import Adapted
-from mergelib.statedict import StateDict, flatten, lerp
+from mergelib.statedict import StateDict, flatten
 
 # What `thresholds` searches on validation data; the steepness stays at the paper's 5.5.
 STEEPNESSES = (0.5, 1.0, 2.0, 5.5, 10.0, 20.0, 50.0)
@@ -119,13 +119,10 @@ def fusion(
     """
     rows, chosen, decisions = [], [], []
     for names, pair in draw_pairs(seed, source, kinds):
-        states = {"a": pair.a, "b": pair.b, "average": lerp(pair.a, pair.b, 0.5)}
-        ahead = max("ab", key=lambda name: pair.accuracy(states[name], pair.data.validation))
-        chosen += choices({"better": {"network": ahead}}, **names)
-        states |= {"fisher": pair.fisher, "better": states[ahead]}
+        chosen += choices({"better": {"network": pair.better}}, **names)
+        states = pair.plain
         rows += [{**names, "method": name, **_judged(pair, own)} for name, own in states.items()]
-        alone = {"method": "ensemble", "toward_a": None, **_ensemble(pair)}
-        rows.append({**names, **alone})
+        rows.append({**names, "method": "ensemble", "toward_a": None, **_ensemble(pair)})
         for settings, options in _settings(source):
             merged: StateDict = pair.fisher
             data = pair.prototypes(settings["prototypes"])
@@ -198,11 +195,8 @@ def feature_scale(
         change = partial(shifted, offset=offset, scale=scale)
         for names, pair in draw_pairs(seed, source, change=change):
             names |= {"offset": offset, "scale": scale}
-            states = {"a": pair.a, "b": pair.b, "average": lerp(pair.a, pair.b, 0.5)}
-            ahead = max("ab", key=lambda name: pair.accuracy(states[name], pair.data.validation))
-            chosen += choices({"better": {"network": ahead}}, **names)
-            states |= {"fisher": pair.fisher, "better": states[ahead]}
-            for method, state in states.items():
+            chosen += choices({"better": {"network": pair.better}}, **names)
+            for method, state in pair.plain.items():
                 rows.append({**names, "method": method, "accuracy": pair.accuracy(state)})
             for kind, steepness in product(("geometric", "arithmetic"), steepnesses):
                 merged, data = pair.fisher, pair.prototypes(kind)
@@ -235,23 +229,19 @@ def thresholds(seed: int, source: str = "synthetic") -> Tables:
 
 
 def _grid() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for steepness in STEEPNESSES:
-        named = {"levels": "layer", "steepness": steepness}
-        yield _named(named, {}), {"levels": ("layer",), "steepness": steepness}
-    for layer in LAYER_ENDS:
-        for neuron in ((), *NEURON_ENDS):
-            levels = ("layer", "neuron", "weight")[: 3 if neuron else 2]
-            ends = {"layer": layer, **({"neuron": neuron} if neuron else {})}
-            named = {"levels": ", ".join(levels), "steepness": 5.5}
-            yield _named(named, ends), {"levels": levels, "thresholds": ends}
-
-
-def _named(settings: dict[str, Any], ends: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
-    columns: dict[str, float | None] = {}
-    for level in ("layer", "neuron"):
-        low, high = ends.get(level, (None, None))
-        columns |= {f"{level}_low": low, f"{level}_high": high}
-    return {**settings, **columns}
+    """What `thresholds` writes of each point, and what CoGraM takes."""
+    points: list[dict[str, Any]] = [{"steepness": steepness} for steepness in STEEPNESSES]
+    for layer, neuron in product(LAYER_ENDS, ((), *NEURON_ENDS)):
+        ends = {"layer": layer, **({"neuron": neuron} if neuron else {})}
+        points.append({"thresholds": ends})
+    for point in points:
+        ends = point.get("thresholds", {})
+        levels = ("layer", "neuron", "weight")[: 1 + len(ends)]
+        named = {"levels": ", ".join(levels), "steepness": point.get("steepness", 5.5)}
+        for level in ("layer", "neuron"):
+            low, high = ends.get(level, (None, None))
+            named |= {f"{level}_low": low, f"{level}_high": high}
+        yield named, {"levels": levels, **point}
 
 
 @study(load=pair_of)
@@ -278,12 +268,10 @@ def tuning(seed: int, source: str = "synthetic", *, learning_rate: float = 1e-3)
             for training in ("none", "fine-tuning", "kickoff"):
                 named = {**names, "method": method, "training": training}
                 trained, losses = _trained(pair, state, training, learning_rate, seed)
-                right = pair.outputs(trained).argmax(1) == pair.data.test.labels
+                right = (pair.outputs(trained).argmax(1) == pair.data.test.labels).float()
                 parts = {"": right, "_a": right[:half], "_b": right[half:]}
-                accuracies = {
-                    f"accuracy{key}": part.float().mean().item() for key, part in parts.items()
-                }
-                tables["test"].append({**named, **accuracies})
+                means = {f"accuracy{key}": part.mean().item() for key, part in parts.items()}
+                tables["test"].append({**named, **means})
                 if losses:
                     tables["history"].append({**named, "losses": losses})
     return tables
@@ -295,17 +283,11 @@ def _trained(
     """The network after its epochs, and their losses."""
     if training == "none":
         return state, []
-    fit = partial(
-        fine_tune,
-        model=pair.model,
-        data={"all": pair.together},
-        heads={"all": nn.Identity()},
-        learning_rate=learning_rate,
-        seed=seed,
-    )
+    around: dict[str, Any] = {"model": pair.model, "heads": {"all": nn.Identity()}}
+    around |= {"data": {"all": pair.together}, "learning_rate": learning_rate, "seed": seed}
     if training == "fine-tuning":
-        tuned = fit(state, epochs=28)
+        tuned = fine_tune(state, epochs=28, **around)
         return tuned.state, tuned.history["all"].tolist()
-    first = kickoff(state, **fit.keywords)
-    then = fit(first.state)
+    first = kickoff(state, **around)
+    then = fine_tune(first.state, **around)
     return then.state, [*first.history["all"], *then.history["all"]]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from mergebook.cogram.synthetic import SyntheticPair, synthetic_pair, train_pair
+from mergebook.cogram.synthetic import SyntheticPair, synthetic_pair, together, train_pair
 from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings
 from mergebook.suites.data.prepared import load_arrays
 from mergebook.suites.data.sampling import stratified
@@ -22,7 +22,7 @@ from mergelib.evaluation.tasks import Split
 from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
 from mergelib.procedures import Adapted, adapt
-from mergelib.statedict import StateDict
+from mergelib.statedict import StateDict, lerp
 
 FEW = 200  # examples of network B where the two are unequal
 
@@ -39,6 +39,24 @@ class Pair(Brief):
     a: StateDict
     b: StateDict
     fisher: StateDict
+
+    @property
+    def together(self) -> tuple[Tensor, Tensor]:
+        """The training data of both."""
+        both = together(self.data.a, self.data.b)
+        return both.inputs, both.labels
+
+    @property
+    def plain(self) -> dict[str, StateDict]:
+        """The networks that CoGraM does not touch; the better one is so on validation data."""
+        states = {"a": self.a, "b": self.b, "average": lerp(self.a, self.b, 0.5)}
+        return states | {"fisher": self.fisher, "better": states[self.better]}
+
+    @property
+    def better(self) -> str:
+        """Which of A and B is more accurate on the validation data."""
+        a, b = (self.accuracy(state, self.data.validation) for state in (self.a, self.b))
+        return "a" if a >= b else "b"
 
     def accuracy(self, state: StateDict, split: Split | None = None) -> float:
         """In 0..1, on the test data or those given."""
@@ -69,12 +87,6 @@ class Pair(Brief):
         return adapt(
             "cogram", experts, model=self.model, heads=heads, data=data, start=start, **options
         )
-
-    @property
-    def together(self) -> tuple[Tensor, Tensor]:
-        """The training data of both."""
-        a, b = self.data.a, self.data.b
-        return torch.cat([a.inputs, b.inputs]), torch.cat([a.labels, b.labels])
 
 
 def make_pair(
@@ -131,7 +143,7 @@ def digit_pair(seed: int, heterogeneous: bool, *, size: int = 1000) -> Synthetic
         rows = stratified(arrays.test_labels, 2 * size, generator).chunk(2)[party]
         test.append(_grey(arrays.test_images[rows], arrays.test_labels[rows]))
     a, b = train
-    return SyntheticPair(a, b, _both(validation), _both(test))
+    return SyntheticPair(a, b, together(*validation), together(*test))
 
 
 def _grey(images: Tensor, labels: Tensor) -> Split:
@@ -139,14 +151,9 @@ def _grey(images: Tensor, labels: Tensor) -> Split:
     return Split(F.avg_pool2d(grey, 2).flatten(1), labels)
 
 
-def _both(parts: Sequence[Split]) -> Split:
-    a, b = parts
-    return Split(torch.cat([a.inputs, b.inputs]), torch.cat([a.labels, b.labels]))
-
-
 def shifted(data: SyntheticPair, offset: float, scale: float) -> SyntheticPair:
     """The same data with every feature x replaced by scale · (x + offset · s)."""
-    deviation = torch.cat([data.a.inputs, data.b.inputs]).std()
+    deviation = together(data.a, data.b).inputs.std()
     return _mapped(data, lambda inputs: scale * (inputs + offset * deviation))
 
 
@@ -154,10 +161,6 @@ def _mapped(data: SyntheticPair, function: Callable[[Tensor], Tensor]) -> Synthe
     """The same data with a function applied to the inputs of every part."""
     parts = (data.a, data.b, data.validation, data.test)
     return SyntheticPair(*(Split(function(part.inputs), part.labels) for part in parts))
-
-
-def _synthetic(seed: int, heterogeneous: bool) -> SyntheticPair:
-    return synthetic_pair(seed, heterogeneous=heterogeneous)
 
 
 def _positive(seed: int, heterogeneous: bool) -> SyntheticPair:
@@ -170,7 +173,7 @@ def _positive(seed: int, heterogeneous: bool) -> SyntheticPair:
 
 
 SOURCES: dict[str, Callable[[int, bool], SyntheticPair]] = {
-    "synthetic": _synthetic,
+    "synthetic": lambda seed, heterogeneous: synthetic_pair(seed, heterogeneous=heterogeneous),
     "synthetic_positive": _positive,
     "digits": digit_pair,
 }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from mergebook.lab.results import load_table
-from mergebook.lab.statistics import interval, written
+from mergebook.lab.statistics import over_seeds, written
 from mergelib.messages.brief import Brief
 
 Case = tuple[str, str]
@@ -27,15 +27,10 @@ NEAR = 0.05  # of the distance between A and B: "at a parent"
 
 @dataclass(frozen=True, repr=False)
 class Source(Brief):
-    """What the studies wrote about one source.
+    """What the studies wrote about one source."""
 
-    Attributes:
-        name: ``"synthetic"``, ``"synthetic, positive"`` or ``"digits"``.
-        fusion: the ``test`` rows of the study ``fusion``, accuracies in per cent.
-    """
-
-    name: str
-    fusion: pd.DataFrame
+    name: str  # "synthetic", "synthetic, positive" or "digits"
+    fusion: pd.DataFrame  # the test rows of the study ``fusion``, accuracies in per cent
 
     @classmethod
     def load(cls, name: str) -> "Source":
@@ -66,12 +61,7 @@ class Source(Brief):
 def feature_map(
     prototypes: str, rival: str, *, steepness: float = 5.5, iterations: int = 1
 ) -> pd.DataFrame:
-    """Points by which CoGraM is above another network, on shifted and scaled features.
-
-    Returns:
-        Columns ``mean`` and ``half_width`` of the 95 % interval over seeds, indexed by data, start,
-        scale and offset.
-    """
+    """Points by which CoGraM is above a network on shifted and scaled features: `over_seeds`."""
     table = load_table("synthetic-feature_scale")
     keys = ["data", "start", "scale", "offset", "seed"]
     asked = {"prototypes": prototypes, "steepness": steepness, "iterations": iterations}
@@ -79,10 +69,7 @@ def feature_map(
     merged, other = (
         table[rows].set_index(keys)["accuracy"] for rows in (chosen, table["method"] == rival)
     )
-    groups = (100 * (merged - other)).groupby(keys[:-1])
-    rows = {key: interval(part.tolist()) for key, part in groups}
-    index = pd.MultiIndex.from_tuples(rows, names=keys[:-1])
-    return pd.DataFrame([*rows.values()], index=index, columns=["mean", "half_width"])
+    return over_seeds((100 * (merged - other)).sort_index().reset_index(), keys[:-1])
 
 
 def _per_cent(table: pd.DataFrame) -> pd.DataFrame:
@@ -100,14 +87,9 @@ def _column(table: pd.DataFrame, value: str, **chosen: object) -> pd.Series:
 
 
 def gap(difference: pd.Series, cases: Sequence[Case] = CASES) -> pd.DataFrame:
-    """Mean over the seeds of each case, and half width of its 95 % interval.
-
-    Returns:
-        Columns ``mean`` and ``half_width``, one row per case.
-    """
-    rows = {case: interval(difference[case].tolist()) for case in cases}
-    index = pd.MultiIndex.from_tuples(rows, names=["data", "start"])
-    return pd.DataFrame([*rows.values()], index=index, columns=["mean", "half_width"])
+    """`over_seeds` of a difference, one row per case."""
+    values = difference.rename("value").reset_index()
+    return over_seeds(values, ["data", "start"], "value").loc[list(cases)]
 
 
 Column = Callable[[Source], pd.Series]
@@ -132,13 +114,7 @@ def improved(source: Source, prototypes: str, cases: Sequence[Case] = CASES) -> 
 
 
 def at_parent(source: Source, iterations: int) -> pd.DataFrame:
-    """How many seeds end within `NEAR` of a parent, and of these, at the better one.
-
-    The better one is the one ahead on validation data.
-
-    Returns:
-        Columns ``near`` and ``better``, one row per case.
-    """
+    """How many seeds end within `NEAR` of a parent, and of these, at the better one."""
     place = source.cogram(iterations=iterations, value="toward_a") - 0.5
     better = source.of("better", "toward_a") - 0.5
     counts = {}

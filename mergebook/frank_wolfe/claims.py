@@ -18,15 +18,12 @@ import numpy as np
 import pandas as pd
 import torch
 
+from mergebook.frank_wolfe.read import FREE, HARD, HARD_BY_TASK, MERGED, SOFT, SOFT_BY_LAYER
 from mergebook.frank_wolfe.theory import SquaredDistance, printed_gaps, soft_bound
 from mergebook.ledger import Check, Comparison, Load, comparison, read_claims
 from mergebook.ledger.checks import SEED, Role, matrix, pick
 from mergelib.procedures.walk import START, Walk, minimise
 
-SOFT, HARD = "frank_wolfe soft, by task", "frank_wolfe hard, by layer"
-SOFT_BY_LAYER, HARD_BY_TASK = "frank_wolfe soft, by layer", "frank_wolfe hard, by task"
-FREE = f"{SOFT}, unconstrained"
-MERGED = f"{HARD}, from adamerging"
 OTHERS = ("average", "task_arithmetic", "ties", "adamerging")
 MERGES = ("average", "task_arithmetic", "fisher", "regmean", "adamerging", "concrete")
 # Where the study `procedures` ran: words for the network and its name, of three that are primary.
@@ -138,11 +135,8 @@ def printed_mixtures(starts: int = 10, steps: int = 3) -> pd.DataFrame:
     """What the soft step as printed, which drops the current point, makes of twenty random corners.
 
     The loss is ½‖θ − goal‖² in ten dimensions. Half of the starts are weighted means of the
-    corners, the others lie far outside their hull.
-
-    Returns:
-        Rows of ``seed`` (of a start), ``quantity`` and ``value``: the ``smallest`` coefficient of a
-        corner, and the share that all ``experts``, which are the corners, have.
+    corners, the others lie far outside their hull. Quantities are the ``smallest`` coefficient of
+    a corner, and the share that all ``experts``, which are the corners, have.
     """
     cloud = torch.from_numpy(np.random.default_rng(0).standard_normal((20, 10)))
     corners = {f"expert {i}": {"w": point} for i, point in enumerate(cloud)}
@@ -188,19 +182,12 @@ def _hull_in(history: pd.DataFrame, table: pd.DataFrame) -> Iterator[Check]:
         yield Check(what, values, role="control", bound=99.0, unit="%", about=about)
     bound = table[table["method"] != FREE].groupby("seed")
     fact = partial(Check, kind="fact", role="control", bound=-ROUNDING)
+    none = "no coefficient is negative"
+    free = pick(table, "smallest", keys=SEED, method=FREE)
+    eight = f"repaired, experts and start: {none}, in eight kinds of walk"
     for what, column, unit, walk in (
-        (
-            f"{_name(FREE)}: no coefficient is negative",
-            pick(table, "smallest", keys=SEED, method=FREE),
-            "of 1",
-            FREE,
-        ),
-        (
-            "repaired, experts and start: no coefficient is negative, in eight kinds of walk",
-            bound["smallest"].min(),
-            "of 1",
-            "repaired",
-        ),
+        (f"{_name(FREE)}: {none}", free, "of 1", FREE),
+        (eight, bound["smallest"].min(), "of 1", "repaired"),
         ("these coefficients give the iterate back", -bound["error"].max(), "of ‖θ‖", "iterate"),
     ):
         about = {"walk": walk, "metric": "coefficients"}
@@ -211,10 +198,7 @@ def printed_walks(starts: int = 10, steps: int = 60) -> pd.DataFrame:
     """Soft Frank-Wolfe as the theorem prints it, on ½‖θ‖² over a regular triangle around 0.
 
     The two best corners are mixed and the current point is dropped, since the weights sum to one.
-
-    Returns:
-        Rows of ``seed`` (of a random start), ``step`` from 1, ``gap``, the smallest so far, and
-        ``allowed``, what the theorem's bound allows then.
+    The ``gap`` is the smallest so far, and ``allowed`` what the theorem's bound allows then.
     """
     angles = 2 * np.pi * np.arange(3) / 3
     corners = np.stack([np.cos(angles), np.sin(angles)], 1)
@@ -237,15 +221,13 @@ def rate(load: Load) -> Iterator[Comparison | Check]:
     late |= {"change": lambda early, late: (early / late).map(math.log2), "unit": "exponent"}
     yield printed(says, 60, 30, **late, bound=VANILLA, paper=1.0)
     says = "as printed, on a triangle: the gap stays below the theorem's bound"
-    spare = {
-        "measure": lambda rows: {
-            "values": (rows["allowed"] - rows["gap"]).groupby(rows["seed"]).min()
-        }
-    }
-    yield printed(says, value="allowed", **spare, role="secondary", unit="of the loss")
-    for (suite, (words, _)), method in product(
-        NETWORKS.items(), (SOFT, SOFT_BY_LAYER, HARD_BY_TASK, HARD)
-    ):
+
+    def spare(rows: pd.DataFrame) -> Mapping[str, Any]:
+        return {"values": (rows["allowed"] - rows["gap"]).groupby(rows["seed"]).min()}
+
+    yield printed(says, value="allowed", measure=spare, role="secondary", unit="of the loss")
+    walks = (SOFT, SOFT_BY_LAYER, HARD_BY_TASK, HARD)
+    for (suite, (words, _)), method in product(NETWORKS.items(), walks):
         history = load(f"{suite}-procedures", "history")
         what = f"{words}repaired, {_name(method)}: the gap falls faster than 1/√T"
         options: dict[str, Any] = {"bound": VANILLA, "unit": "exponent", "role": "control"}
@@ -266,9 +248,8 @@ def samples(load: Load) -> Iterator[Comparison]:
     rivals: list[tuple[str, str, Role]] = [(name, _name(name), "primary") for name in MERGES]
     for other, words, role in [*rivals, ("multitask", trained, "secondary")]:
         says, about = f"sentences: {_name(MERGED)} above {words}", {"suite": "sentences8"}
-        yield comparison(
-            says, MERGED, other, about=about, result="sentences8-procedures", role=role
-        )
+        result = "sentences8-procedures"
+        yield comparison(says, MERGED, other, about=about, result=result, role=role)
     for other, words, _ in [*rivals[:4], ("multitask", trained, ""), ("cart", "CART", "")]:
         says = f"texts: FW soft needs fewer bits per character than {words}"
         role = "control" if other == "cart" else "secondary"
@@ -283,10 +264,8 @@ def samples(load: Load) -> Iterator[Comparison]:
         for mine, theirs, words in [*pairs, (sizes[-1], 0, "all")]:
             many = f" with {mine} examples" if not theirs else ""
             says = f"pictures: {_name(walk)}{many} above multi-task training on {words}"
-            sides = [
-                {"method": walk, "examples": mine},
-                {"method": "multitask", "examples": theirs},
-            ]
+            counts = ((walk, mine), ("multitask", theirs))
+            sides = [{"method": name, "examples": count} for name, count in counts]
             yield comparison(says, *sides, about={"suite": "vision8"}, result=result, role=role)
 
 

@@ -20,14 +20,14 @@ from mergebook.lab.comparison import (
     choose_wide,
     cut,
     examples_of,
-    individual,
     judged,
+    judged_alone,
     merge_zoo,
     only,
     records,
 )
 from mergebook.lab.grids import ADAPTED, POOL_GRIDS, REFERENCES
-from mergebook.lab.results import Rows, Tables
+from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
 from mergelib.evaluation.cost import measured
@@ -51,7 +51,7 @@ def concrete(zoo: Zoo, *, steps: int = 2000) -> Tables:
         ``step`` and ``entropy``, the mean over tasks (nats), every tenth step.
     """
     result = adapted(zoo, "concrete", unlabelled(examples_of(zoo, None, "test")), steps=steps)
-    start = Adapted(merge_zoo("task_arithmetic", zoo))
+    start = merge_zoo("task_arithmetic", zoo)
     means = result.history.drop(columns="step").mean(axis=1)[::10]
     return {
         "test": judged(zoo, "task_arithmetic", start) + judged(zoo, "concrete", result),
@@ -108,11 +108,10 @@ def procedures(
 
     tables: Tables = {"test": [], "cost": [], "history": [], "hull": []}
     tables["chosen"] = choices(chosen)
-    for name, state in {"pretrained": zoo.pretrained, **rules}.items():
-        tables["test"] += judged(zoo, name, Adapted(dict(state)))
-    own = individual(zoo, autocast=True)[["task", "accuracy", "loss"]]
-    tables["test"] += records(own.assign(method="individual"))
     starts = {"pretrained": zoo.pretrained, **rules}
+    for name, state in starts.items():
+        tables["test"] += judged(zoo, name, state)
+    tables["test"] += judged_alone(zoo)
     for name, (method, part, options) in runs.items():
         start = options.get("start", "pretrained")
         if (only_of and method not in only_of) or start not in starts:
@@ -172,17 +171,13 @@ def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5
     result = adapted(zoo, "multitask", examples_of(zoo, None), steps=1250)
     rows += [{"examples": 0, **row} for row in judged(zoo, "multitask", result)]
     for name, state in (("pretrained", zoo.pretrained), ("cart", start)):
-        rows += [{"examples": 0, **row} for row in judged(zoo, name, Adapted(dict(state)))]
+        rows += [{"examples": 0, **row} for row in judged(zoo, name, state)]
     return {"test": rows, "chosen": choices({"cart": best})}
 
 
 @study()
 def irrelevant(
-    zoo: Zoo,
-    *,
-    counts: Sequence[int] = (0, 1, 2, 4, 8, 16),
-    examples: int = 100,
-    steps: int = 5,
+    zoo: Zoo, *, counts: Sequence[int] = (0, 1, 2, 4, 8, 16), examples: int = 100, steps: int = 5
 ) -> Tables:
     """A pool of four experts that joins others whose tasks nobody asks for (appendix C.4).
 
@@ -193,12 +188,9 @@ def irrelevant(
     known = set(TARGETS) <= set(zoo.suite.tasks)
     targets = list(TARGETS if known else list(zoo.suite.tasks)[:4])
     others = [task for task in _shuffled(zoo) if task not in targets]
-    tables: Tables = {"test": [], "chosen": []}
-    for count in counts:
-        part = _pool(zoo, [*targets, *others[:count]], targets)
-        for name, rows in _pooled(part, examples, steps, labels=True).items():
-            tables[name] += [{"count": count, **row} for row in rows]
-    return tables
+    pools = {count: [*targets, *others[:count]] for count in counts}
+    judge = replace(zoo, suite=only(zoo.suite, targets))
+    return _pooled(judge, pools, examples, steps, labels=True)
 
 
 @study()
@@ -216,31 +208,33 @@ def relevant(
         ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``:
         rows of ``count``, ``method`` and ``settings``.
     """
-    zoo = cut(zoo, pictures)
     order = _shuffled(zoo)
+    pools = {count: order[:count] for count in counts}
+    return _pooled(cut(zoo, pictures), pools, examples, steps)
+
+
+def _pooled(
+    zoo: Zoo, pools: Mapping[int, list[str]], examples: int, steps: int, *, labels: bool = False
+) -> Tables:
+    """Rules and two procedures on pools of experts, judged on the suite's tasks."""
     tables: Tables = {"test": [], "chosen": []}
-    for count in counts:
-        part = _pool(zoo, order[:count], list(zoo.suite.tasks))
-        for name, rows in _pooled(part, examples, steps).items():
-            tables[name] += [{"count": count, **row} for row in rows]
-    return tables
-
-
-def _pooled(zoo: Zoo, examples: int, steps: int, *, labels: bool = False) -> Tables:
-    """Rules and two procedures on a pool of experts, judged on the suite's tasks."""
-    chosen = {rule: best_of(zoo, rule, grid) for rule, grid in POOL_GRIDS.items()}
-    rows: Rows = []
-    for rule, best in chosen.items():
-        rows += judged(zoo, rule, Adapted(merge_zoo(rule, zoo, **best)))
     inputs = unlabelled(examples_of(zoo, examples, "test"))
-    rows += judged(zoo, "adamerging", adapted(zoo, "adamerging", inputs, steps=150))
     options: dict[str, Any] = {"steps": steps, "tolerance": TOLERANCE}
-    result = adapted(zoo, "frank_wolfe", inputs, loss="entropy", **options)
-    rows += judged(zoo, "frank_wolfe", result)
-    if labels:
-        result = adapted(zoo, "frank_wolfe", examples_of(zoo, examples), **options)
-        rows += judged(zoo, "frank_wolfe, labels", result)
-    return {"test": rows, "chosen": choices(chosen)}
+    for count, pool in pools.items():
+        part = replace(zoo, experts={name: zoo.experts[name] for name in pool})
+        chosen = {rule: best_of(part, rule, grid) for rule, grid in POOL_GRIDS.items()}
+        made: dict[str, Adapted | StateDict] = {
+            rule: merge_zoo(rule, part, **best) for rule, best in chosen.items()
+        }
+        made["adamerging"] = adapted(part, "adamerging", inputs, steps=150)
+        made["frank_wolfe"] = adapted(part, "frank_wolfe", inputs, loss="entropy", **options)
+        if labels:
+            data = examples_of(zoo, examples)
+            made["frank_wolfe, labels"] = adapted(part, "frank_wolfe", data, **options)
+        for name, result in made.items():
+            tables["test"] += [{"count": count, **row} for row in judged(part, name, result)]
+        tables["chosen"] += choices(chosen, count=count)
+    return tables
 
 
 def _shuffled(zoo: Zoo) -> list[str]:
@@ -249,21 +243,13 @@ def _shuffled(zoo: Zoo) -> list[str]:
     return [names[i] for i in torch.randperm(len(names), generator=generator).tolist()]
 
 
-def _pool(zoo: Zoo, experts: Sequence[str], tasks: Sequence[str]) -> Zoo:
-    """The zoo with some of the experts, judged on some of the tasks."""
-    pool = {name: zoo.experts[name] for name in experts}
-    return replace(zoo, suite=only(zoo.suite, tasks), experts=pool)
-
-
 def _proof(zoo: Zoo, result: Adapted, start: StateDict) -> dict[str, float]:
     """How far the coefficients prove that the merged model lies in the hull."""
     table = result.coefficients
     vertices = [*zoo.experts.values(), start]
     keys = list(table.columns)
-    rebuilt = {
-        key: sum(weight * vertex[key] for weight, vertex in zip(table[key], vertices, strict=True))
-        for key in keys
-    }
+    pairs = {key: zip(table[key], vertices, strict=True) for key in keys}
+    rebuilt = {key: sum(weight * each[key] for weight, each in pairs[key]) for key in keys}
     merged = flatten({key: result.state[key] for key in keys})
     error = (flatten(rebuilt) - merged).norm() / merged.norm()
     return {"smallest": float(table.to_numpy().min()), "error": float(error)}

@@ -25,40 +25,32 @@ POOLED = {
     "average": ("average", SKY, "x-"),
 }
 SUITES = {"vision20": "photographs and scans", "glyphs20": "rendered signs"}
+SOFT, SOFT_BY_LAYER = "frank_wolfe soft, by task", "frank_wolfe soft, by layer"
+HARD, HARD_BY_TASK = "frank_wolfe hard, by layer", "frank_wolfe hard, by task"
+FREE, MERGED = f"{SOFT}, unconstrained", f"{HARD}, from adamerging"
+ON_CART = f"{SOFT_BY_LAYER}, from cart"
 # Differences of `vision8-procedures` that the chapter speaks of: name to the two methods.
 RIVALS: dict[str, tuple[str, str]] = {
     "Fisher − average": ("fisher", "average"),
     "RegMean − average": ("regmean", "average"),
-    "FW − average": ("frank_wolfe soft, by layer", "average"),
-    "CART − FW": ("cart", "frank_wolfe soft, by layer"),
+    "FW − average": (SOFT_BY_LAYER, "average"),
+    "CART − FW": ("cart", SOFT_BY_LAYER),
     "AdaMerging − task arithm.": ("adamerging", "task_arithmetic"),
-    "FW from AdaMerging − AdaMerging": (
-        "frank_wolfe soft, by layer, from adamerging",
-        "adamerging",
-    ),
-    "FW from CART − CART": ("frank_wolfe soft, by layer, from cart", "cart"),
+    "FW from AdaMerging − AdaMerging": (f"{SOFT_BY_LAYER}, from adamerging", "adamerging"),
+    "FW from CART − CART": (ON_CART, "cart"),
     "λ on CART − CART": ("labels", "cart"),
-    "λ on CART − FW from CART": ("labels", "frank_wolfe soft, by layer, from cart"),
+    "λ on CART − FW from CART": ("labels", ON_CART),
     "Surgery on CART − CART": ("surgery+cart", "cart"),
     "Concrete − task arithm.": LONG,
 }
 KINDS: dict[str, tuple[str, str]] = {
-    "hard: by layer − by task": ("frank_wolfe hard, by layer", "frank_wolfe hard, by task"),
-    "soft: by layer − by task": ("frank_wolfe soft, by layer", "frank_wolfe soft, by task"),
-    "by task: soft − hard": ("frank_wolfe soft, by task", "frank_wolfe hard, by task"),
-    "by layer: soft − hard": ("frank_wolfe soft, by layer", "frank_wolfe hard, by layer"),
-    "paper's pairing: soft − hard": (
-        "frank_wolfe soft, by task",
-        "frank_wolfe hard, by layer, from adamerging",
-    ),
-    "the same with λ free": (
-        "frank_wolfe soft, by task, unconstrained",
-        "frank_wolfe hard, by layer, from adamerging",
-    ),
-    "unconstrained − task arithm.": (
-        "frank_wolfe soft, by task, unconstrained",
-        "task_arithmetic",
-    ),
+    "hard: by layer − by task": (HARD, HARD_BY_TASK),
+    "soft: by layer − by task": (SOFT_BY_LAYER, SOFT),
+    "by task: soft − hard": (SOFT, HARD_BY_TASK),
+    "by layer: soft − hard": (SOFT_BY_LAYER, HARD),
+    "paper's pairing: soft − hard": (SOFT, MERGED),
+    "the same with λ free": (FREE, MERGED),
+    "unconstrained − task arithm.": (FREE, "task_arithmetic"),
 }
 PAIRS = RIVALS | KINDS
 
@@ -75,10 +67,7 @@ def short(method: str) -> str:
 
 
 def pools(study: str) -> pd.DataFrame:
-    """Mean accuracy in per cent of ``irrelevant`` or ``relevant`` pools, one column per seed.
-
-    Rows are of suite, method and ``count``, the experts that joined or are there.
-    """
+    """Mean accuracy in per cent of pools by suite, method and ``count``, one column per seed."""
     parts = {suite: load_table(f"{suite}-{study}") for suite in SUITES}
     table = pd.concat(parts, names=["suite"]).reset_index("suite")
     means = 100 * table.groupby(["suite", "method", "count", "seed"])["accuracy"].mean()
@@ -88,10 +77,8 @@ def pools(study: str) -> pd.DataFrame:
 def pool_ends(study: str) -> pd.DataFrame:
     """Accuracy with the smallest and the largest pool, as text: one row per method."""
     wide = pools(study).mean(axis=1)
-    ends = [wide.groupby(["suite", "method"]).nth(place).droplevel("count") for place in (0, -1)]
-    text = pd.Series(
-        [f"{few:.1f} → {many:.1f}" for few, many in zip(*ends, strict=True)], index=ends[0].index
-    )
+    ends = wide.groupby(["suite", "method"]).agg(["first", "last"])
+    text = ends.apply(lambda row: "{:.1f} → {:.1f}".format(*row), axis=1)
     table = text.unstack("suite")[list(SUITES)]
     order = [method for method in POOLED if method in table.index]
     names = {method: text for method, (text, _, _) in POOLED.items()}
@@ -99,12 +86,7 @@ def pool_ends(study: str) -> pd.DataFrame:
 
 
 def entropy_gains() -> pd.DataFrame:
-    """Frank-Wolfe by entropy on the pool of four, less the pretrained model: points.
-
-    Returns:
-        Rows of suite and seed, one column for each of the four targets in order; NaN for those of
-        the other suite.
-    """
+    """Frank-Wolfe by entropy on the pool of four, less the pretrained model: points, by target."""
     gained = {}
     for suite in SUITES:
         before = load_table(f"{suite}-baselines").query("method == 'pretrained'")

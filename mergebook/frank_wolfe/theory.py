@@ -8,7 +8,7 @@ bounds the smallest gap that the iterates θ_0 … θ_S have: `soft_bound` is Th
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -17,20 +17,16 @@ from torch import Tensor
 
 from mergelib.messages.brief import Brief
 from mergelib.procedures.walk import Objective
-from mergelib.statedict import StateDict
+from mergelib.statedict import StateDict, flatten
 
 NEGLIGIBLE = 1e-9  # directions below this share of the largest eigenvalue of a Gram matrix
 
 
 @dataclass(frozen=True, repr=False)
 class SquaredDistance(Brief):
-    """½ ‖θ − target‖²: a convex objective whose L is 1 and whose minimum is a projection.
+    """½ ‖θ − target‖²: a convex objective whose L is 1 and whose minimum is a projection."""
 
-    Attributes:
-        target: by name, like the parameters that the objective is asked about.
-    """
-
-    target: StateDict
+    target: StateDict  # by name, like the parameters that the objective is asked about
 
     def value(self, parameters: StateDict) -> float:
         return _inner(*[self._offset(parameters)] * 2) / 2
@@ -43,24 +39,17 @@ class SquaredDistance(Brief):
         return {key: tensor - self.target[key] for key, tensor in parameters.items()}
 
 
-def diameter(experts: Mapping[str, StateDict], keys: Iterable[str]) -> float:
+def diameter(experts: Mapping[str, StateDict], keys: Collection[str]) -> float:
     """D: the largest distance of two experts, which is that of any two points of their hull."""
     if not experts:
         raise ValueError("no experts: their hull is empty")
-    names = list(keys)
-    squares = [
-        sum(float((a[key].double() - b[key].double()).square().sum()) for key in names)
-        for a, b in combinations(experts.values(), 2)
-    ]
-    return math.sqrt(max(squares, default=0.0))
+    points = [flatten({key: expert[key].double() for key in keys}) for expert in experts.values()]
+    pairs = combinations(points, 2)
+    return math.sqrt(max((float((a - b).square().sum()) for a, b in pairs), default=0.0))
 
 
 def smoothness(
-    objective: Objective,
-    point: StateDict,
-    experts: Mapping[str, StateDict],
-    *,
-    step: float = 0.02,
+    objective: Objective, point: StateDict, experts: Mapping[str, StateDict], *, step: float = 0.02
 ) -> float:
     """The largest |dᵀ H d| / dᵀd of the Hessian H at a point, over directions d within the hull.
 
@@ -77,14 +66,14 @@ def smoothness(
         {key: other[key].to(tensor) - first[key].to(tensor) for key, tensor in point.items()}
         for other in others
     ]
+
+    def slope(direction: StateDict, s: float) -> dict[str, Tensor]:
+        moved = {key: tensor + s * direction[key] for key, tensor in point.items()}
+        return objective.gradient(moved)[1]
+
     changes = []
     for direction in directions:
-        ahead, behind = (
-            objective.gradient({key: tensor + s * direction[key] for key, tensor in point.items()})[
-                1
-            ]
-            for s in (step, -step)
-        )
+        ahead, behind = slope(direction, step), slope(direction, -step)
         changes.append({key: (ahead[key] - behind[key]) / (2 * step) for key in point})
     values, vectors = torch.linalg.eigh(_table(directions, directions))
     kept = values > NEGLIGIBLE * values[-1]

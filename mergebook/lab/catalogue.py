@@ -57,18 +57,12 @@ def entries() -> dict[str, dict[str, Any]]:
 
 
 def planned(name: str, suite: str | None = None) -> Measurement:
-    """How a result is measured, by its entry; or, by the name of a study, five seeds of it.
-
-    Raises:
-        ValueError: an unknown name, a study without a suite, or a result of another command.
-    """
+    """How a result is measured, by its entry; or, by the name of a study, five seeds of it."""
     table = entries().get(name)
     if table is None:
         if name not in REGISTERED:
-            known = ", ".join(sorted(REGISTERED))
-            raise ValueError(
-                f"{name!r} is no result of mergebook/results.toml, and no study: {known}"
-            )
+            where = "no result of mergebook/results.toml, and no study"
+            raise ValueError(f"{name!r} is {where}: {', '.join(sorted(REGISTERED))}")
         if suite is None:
             raise ValueError(f"{name!r} is a study: name the suite to measure it on, with --suite")
         return Measurement(get_study(name), suite, range(5))
@@ -122,15 +116,10 @@ def differences(plan: Measurement, made: Mapping[str, Any]) -> str:
 
 
 def _older_code(made: Mapping[str, Any]) -> str:
-    code = made.get("code")
+    code, today = made.get("code"), get_study(made["study"]).code
     if code is None:
         return "measured before code was recorded"
     by_seed = code if isinstance(code, dict) else {"all": code}
-    today = get_study(made["study"]).code
-    older = [
-        seed
-        for seed, keys in by_seed.items()
-        if {*(keys if isinstance(keys, list) else [keys])} != {today}
-    ]
+    older = [seed for seed, keys in by_seed.items() if keys not in (today, [today] * len(keys))]
     seeds = "" if len(older) == len(by_seed) else f" (seeds {', '.join(older)})"
     return f"measured by other code than today's{seeds}" if older else ""

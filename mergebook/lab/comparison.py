@@ -17,15 +17,11 @@ from torch import Tensor, nn
 
 from mergebook.lab.grids import Grid
 from mergebook.lab.results import Rows
-from mergebook.suites.types import (
-    Zoo,
-)
+from mergebook.suites.types import Zoo
 from mergelib.activations import recalibrate
 from mergelib.evaluation.cost import measured
 from mergelib.evaluation.loops import SplitName, evaluate, evaluate_many, normalised_accuracy
-from mergelib.evaluation.tasks import (
-    Suite,
-)
+from mergelib.evaluation.tasks import Suite
 from mergelib.merging import merge
 from mergelib.messages.kinds import is_finite_number
 from mergelib.problems.examples import Examples
@@ -45,6 +41,7 @@ KINDS: dict[str, dict[str, Any]] = {
     for granularity in ("task", "layer")
 }
 
+COLUMNS = ["task", "accuracy", "loss"]
 TOLERANCE = 0.05  # nats: Frank-Wolfe stops at a gap of that; the first ones are above 1
 
 
@@ -118,27 +115,16 @@ def choose(
     return points(grid)[int(merits(zoo, table).argmax())], table
 
 
-def choose_wide(
-    zoo: Zoo, method: str, grid: Grid, *, tries: int = 4
-) -> tuple[dict[str, Any], pd.DataFrame]:
+def choose_wide(zoo: Zoo, method: str, grid: Grid) -> tuple[dict[str, Any], pd.DataFrame]:
     """`choose`, where a grid that ends at its best point is continued there.
 
-    Axes of three positive values and more are continued, geometrically, until the best point is an
-    inner one. Shorter ones are choices, and left as they are.
-
-    Args:
-        zoo: experts and their suite.
-        method: a rule.
-        grid: hyperparameter to its first values, ascending.
-        tries: axes are continued at most this many times their number.
-
-    Returns:
-        The best point by the validation split, and the `score_grid` of all points that were tried.
+    Axes of three ascending positive values and more are continued, geometrically, until the best
+    point is an inner one, at most four times as often. Shorter ones are left as they are.
     """
     axes = {name: list(values) for name, values in grid.items()}
     best, table = choose(zoo, method, axes, autocast=True)
     tried = points(axes)
-    for _ in range(tries * len(axes)):
+    for _ in range(4 * len(axes)):
         further = _beyond(axes, best)
         if further is None:
             break
@@ -190,12 +176,7 @@ def only(suite: Suite, tasks: Sequence[str]) -> Suite:
 def compare(
     zoo: Zoo, settings: Mapping[str, Mapping[str, Any]], *, split: SplitName = "test"
 ) -> pd.DataFrame:
-    """Judge the backbone, every merging method and the experts themselves.
-
-    Args:
-        zoo: backbone, experts and heads.
-        settings: method to hyperparameters.
-        split: the part of each task to judge on.
+    """Judge the backbone, every merging method with its hyperparameters, and the experts.
 
     Returns:
         One row per method and task: ``method``, ``task``, ``accuracy`` (0..1), ``normalised``
@@ -229,10 +210,7 @@ def accuracies(
     *,
     autocast: bool = False,
 ) -> pd.DataFrame:
-    """Accuracies (0..1) of labelled state dicts: one row each, in order, one column per task.
-
-    Arguments are those of `evaluate_many`.
-    """
+    """Accuracies (0..1) of labelled state dicts: one row each, in order, one column per task."""
     table = evaluate_many(
         zoo.model, candidates, zoo.heads, zoo.suite, split=split, autocast=autocast
     )
@@ -241,17 +219,18 @@ def accuracies(
 
 
 def cut(zoo: Zoo, pictures: int) -> Zoo:
-    """The zoo with at most `pictures` test pictures per task, and half as many for validation.
+    """The zoo with at most `pictures` test pictures per task, and half as many for validation."""
+    return replace(zoo, suite=first(zoo.suite, validation=pictures // 2, test=pictures))
 
-    Splits are in random order, so what is left is a random part of them.
-    """
-    tasks = {
-        name: replace(
-            task, validation=task.validation.first(pictures // 2), test=task.test.first(pictures)
-        )
-        for name, task in zoo.suite.tasks.items()
-    }
-    return replace(zoo, suite=replace(zoo.suite, tasks=tasks))
+
+def first(suite: Suite, **counts: int | Mapping[str, int]) -> Suite:
+    """The suite with the first rows of some splits, by task where they differ; order is random."""
+    tasks = {}
+    for name, task in suite.tasks.items():
+        sizes = {split: n if isinstance(n, int) else n[name] for split, n in counts.items()}
+        parts = {split: getattr(task, split).first(n) for split, n in sizes.items()}
+        tasks[name] = replace(task, **parts)
+    return replace(suite, tasks=tasks)
 
 
 def records(table: pd.DataFrame) -> Rows:
@@ -264,17 +243,13 @@ def adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> A
     """`adapt` on a zoo; the suite's seed decides what a procedure draws, unless one is given."""
     if "seed" in get_method(method, "procedure").hyperparameters:
         options = {"seed": zoo.suite.seed, **options}
-    return adapt(
-        method,
-        zoo.experts,
-        pretrained=zoo.pretrained,
-        model=zoo.model,
-        heads=zoo.heads,
-        data=data,
-        transform=zoo.suite.transforms,
-        is_matrix=zoo.is_matrix,
-        **options,
-    )
+    return adapt(method, zoo.experts, data=data, **_around(zoo), **options)
+
+
+def _around(zoo: Zoo) -> dict[str, Any]:
+    """What procedures take besides experts and data."""
+    known = {"pretrained": zoo.pretrained, "model": zoo.model, "heads": zoo.heads}
+    return known | {"transform": zoo.suite.transforms, "is_matrix": zoo.is_matrix}
 
 
 def best_of(zoo: Zoo, method: str, grid: Grid) -> dict[str, Any]:
@@ -283,23 +258,21 @@ def best_of(zoo: Zoo, method: str, grid: Grid) -> dict[str, Any]:
 
 
 def choices(settings: Mapping[str, Mapping[str, Any]], **where: Any) -> Rows:
-    """What was chosen on validation data, for a study's ``chosen`` table.
-
-    Args:
-        settings: method, or what a study calls it, to its hyperparameters.
-        **where: columns that tell for what they were chosen, if not for the zoo.
-
-    Returns:
-        Rows of ``method`` and ``settings``.
-    """
+    """What was chosen on validation data: rows of ``method``, ``settings`` and `where` it was."""
     return [{**where, "method": name, "settings": dict(own)} for name, own in settings.items()]
 
 
-def judged(zoo: Zoo, method: str, result: Adapted) -> Rows:
-    """Test accuracy and loss (nats) of every task, one row each."""
-    heads = {**zoo.heads, **result.heads}
-    table = evaluate(zoo.model, result.state, heads, zoo.suite, autocast=True)
-    return records(table[["task", "accuracy", "loss"]].assign(method=method))
+def judged(zoo: Zoo, method: str, made: Adapted | StateDict, **named: Any) -> Rows:
+    """Test accuracy and loss (nats) of every task, one row each, with the method's name."""
+    state, own = (made.state, made.heads) if isinstance(made, Adapted) else (made, {})
+    table = evaluate(zoo.model, state, {**zoo.heads, **own}, zoo.suite, autocast=True)
+    return records(table[COLUMNS].assign(method=method, **named))
+
+
+def judged_alone(zoo: Zoo, *, autocast: bool = True, **named: Any) -> Rows:
+    """`individual` in rows like those of `judged`."""
+    table = individual(zoo, autocast=autocast)[COLUMNS]
+    return records(table.assign(method="individual", **named))
 
 
 def scores(
@@ -328,15 +301,7 @@ def distance(zoo: Zoo, state: StateDict) -> float:
 def problem_of(zoo: Zoo, count: int) -> Problem:
     """The first training examples of every task, in the form that procedures take."""
     data = {name: Examples(*pair) for name, pair in examples_of(zoo, count).items()}
-    return Problem(
-        zoo.experts,
-        pretrained=zoo.pretrained,
-        model=zoo.model,
-        data=data,
-        heads=zoo.heads,
-        transform=zoo.suite.transforms,
-        is_matrix=zoo.is_matrix,
-    )
+    return Problem(zoo.experts, data=data, **_around(zoo))
 
 
 def examples_of(zoo: Zoo, count: int | None, split: SplitName | Literal["train"] = "train") -> Data:

@@ -20,9 +20,7 @@ GRIDS: dict[str, Grid] = {
     "consensus": {"mask_scale": [0.2, 0.4, 0.6], "scale": [0.3, 0.4, 0.5, 0.7]},
     "low_rank_task_arithmetic": {"rank_ratio": [0.08, 0.16, 0.32], "scale": [0.3, 0.5, 0.7]},
     "cart": {"rank_ratio": [0.04, 0.08, 0.16, 0.32], "scale": [1.0, 1.5, 2.0, 2.5, 3.0, 4.0]},
-    "tsv": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]},
-    "iso_c": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]},
-    "iso_cts": {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]},
+    **{name: {"scale": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0]} for name in ("tsv", "iso_c", "iso_cts")},
 }
 
 # What `choose_wide` begins with.
@@ -37,9 +35,7 @@ FIRST_GRIDS: dict[str, Grid] = {
     "consensus": {"mask_scale": [0.2, 0.4, 0.6], "scale": [0.3, 0.45, 0.7]},
     "low_rank_task_arithmetic": {"rank_ratio": [0.08, 0.16, 0.32], "scale": [0.3, 0.45, 0.7]},
     "cart": {"rank_ratio": [0.04, 0.08, 0.16], "scale": [1.0, 1.5, 2.2]},
-    "tsv": {"scale": [0.7, 1.0, 1.4]},
-    "iso_c": {"scale": [0.7, 1.0, 1.4]},
-    "iso_cts": {"scale": [0.7, 1.0, 1.4]},
+    **{name: {"scale": [0.7, 1.0, 1.4]} for name in ("tsv", "iso_c", "iso_cts")},
 }
 
 # What AdaMerging starts from, and what `choose_wide` begins with for the start.

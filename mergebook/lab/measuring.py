@@ -20,26 +20,16 @@ SAME = ("study", "suite", "model", "recipe", "settings", "points", "code")
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is measured: a study on a suite, with every seed at every point of its settings.
+    """What is measured: a study on a suite, with every seed at every point of its settings."""
 
-    Attributes:
-        study: a registered one, or any function of a zoo.
-        suite: its name: of `load_suite`, or a source of pairs.
-        seeds: what to repeat over.
-        model: backbone of the zoo; by default the suite's usual one.
-        recipe: how experts are fine-tuned; by default the suite's usual recipe.
-        options: further arguments of `load_suite`, e.g. ``profile``.
-        settings: the study's own keyword arguments.
-        points: further ones, each a run of its own with every seed. Its rows have to say at which.
-    """
-
-    study: Study | Callable[..., Tables]
-    suite: str
+    study: Study | Callable[..., Tables]  # a registered one, or any function of a zoo
+    suite: str  # a name of `load_suite`, or a source of pairs
     seeds: Sequence[int]
-    model: str | None = None
-    recipe: Recipe | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None  # backbone of the zoo; by default the suite's usual one
+    recipe: Recipe | None = None  # how experts are fine-tuned; by default as usual for the suite
+    options: Mapping[str, Any] = field(default_factory=dict)  # of `load_suite`, e.g. ``profile``
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the study's own
+    # Further settings, each a run of its own with every seed. Its rows have to say at which.
     points: Sequence[Mapping[str, Any]] = ({},)
 
     def runs(self, device: str = "cpu") -> list[Run]:
@@ -93,10 +83,8 @@ def append(
     origins = old, new = record["provenance"], more["provenance"]
     same = [name for name in SAME if not (any_code and name == "code")]
     for name in same:
-        if old.get(name) != new.get(name):
-            raise ValueError(
-                f"seeds cannot be added, {name} differs: {old.get(name)} and {new.get(name)}"
-            )
+        if (ours := old.get(name)) != (theirs := new.get(name)):
+            raise ValueError(f"seeds cannot be added, {name} differs: {ours} and {theirs}")
     for seed in new["seeds"]:
         if seed in old["seeds"]:
             raise ValueError(f"seed {seed} has been measured already")
@@ -104,20 +92,14 @@ def append(
     common["seeds"] = [*old["seeds"], *new["seeds"]]
     earlier = old.get("command")
     common["command"] = [*(earlier if isinstance(earlier, list) else [earlier]), new["command"]]
-    made = {
-        str(seed): {
-            name: value[str(seed)] if _is_by_seed(value, origin["seeds"]) else value
-            for name, value in origin.items()
-            if name not in common
-        }
-        for origin in origins
-        for seed in origin["seeds"]
-    }
+    made: dict[str, dict[str, Any]] = {}
+    for origin in origins:
+        seeds = [str(seed) for seed in origin["seeds"]]
+        own = {name: value for name, value in origin.items() if name not in common}
+        by_seed = {n for n, value in own.items() if isinstance(value, dict) and [*value] == seeds}
+        for seed in seeds:
+            made[seed] = {n: value[seed] if n in by_seed else value for n, value in own.items()}
     return {"provenance": {**common, **_said_once(made)}, **_stacked([record, more])}
-
-
-def _is_by_seed(value: Any, seeds: Sequence[int]) -> bool:
-    return isinstance(value, dict) and [*value] == [str(seed) for seed in seeds]
 
 
 def _assembled(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -126,22 +108,15 @@ def _assembled(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> dic
     What differs between the points of a seed is a list, in their order.
     """
     first = runs[0]
-    varying = {
-        name
-        for name, value in first.settings.items()
-        if any(plain(run.settings[name]) != plain(value) for run in runs)
-    }
-    points = [
-        {name: value for name, value in run.settings.items() if name in varying}
-        for run in runs
-        if run.seed == first.seed
-    ]
+    settings = [plain(run.settings) for run in runs if run.seed == first.seed]
+    varying = {n for n, value in settings[0].items() if any(each[n] != value for each in settings)}
+    points = [{n: value for n, value in each.items() if n in varying} for each in settings]
     program = Path(sys.argv[0]).name.replace("__main__.py", "mergebook")  # of python -m mergebook
     common = {
         "study": first.study.name,
         "command": shlex.join([program, *sys.argv[1:]]),
-        "settings": plain({n: v for n, v in first.settings.items() if n not in varying}),
-        **({"points": plain(points)} if len(points) > 1 else {}),
+        "settings": {n: value for n, value in settings[0].items() if n not in varying},
+        **({"points": points} if len(points) > 1 else {}),
         "suite": first.suite,
         "model": first.model,
         "seeds": list(dict.fromkeys(run.seed for run in runs)),
@@ -150,16 +125,11 @@ def _assembled(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> dic
     parts: dict[str, list[dict[str, Any]]] = {}
     for run, record in zip(runs, records, strict=True):
         parts.setdefault(str(run.seed), []).append(record["provenance"])
-    made = {
-        seed: {name: _agreed([part[name] for part in group]) for name in group[0]}
-        for seed, group in parts.items()
-    }
+    made: dict[str, dict[str, Any]] = {}
+    for seed, group in parts.items():
+        values = {name: [part[name] for part in group] for name in group[0]}
+        made[seed] = {n: v[0] if all(each == v[0] for each in v) else v for n, v in values.items()}
     return {"provenance": {**common, **_said_once(made)}, **_stacked(records)}
-
-
-def _agreed(values: Sequence[Any]) -> Any:
-    """The value that all have, or else the list of them."""
-    return values[0] if all(value == values[0] for value in values) else list(values)
 
 
 def _said_once(made: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -15,23 +15,14 @@ from mergelib.statedict import StateDict, flatten, unflatten
 
 @dataclass(frozen=True, repr=False)
 class Plane(Brief):
-    """Coordinates on a plane.
+    """Coordinates on a plane."""
 
-    Attributes:
-        origin: the model with the coordinates (0, 0), of N entries in all.
-        axes: ``(2, N)``, of length one and at a right angle to each other.
-    """
-
-    origin: StateDict
-    axes: Tensor
+    origin: StateDict  # the model with the coordinates (0, 0), of N entries in all
+    axes: Tensor  # ``(2, N)``, of length one and at a right angle to each other
 
     @classmethod
     def through(cls, states: Sequence[StateDict]) -> "Plane":
-        """The plane through three models: from the second to the third along the first axis.
-
-        Raises:
-            ValueError: another number of models, or three that lie on one line.
-        """
+        """The plane through three models: from the second to the third along the first axis."""
         if len(states) != 3:
             raise ValueError(f"{len(states)} models, expected 3: they span a plane")
         top, left, right = (flatten(state) for state in states)

@@ -56,7 +56,8 @@ def read_result(path: Path) -> dict[str, Any]:
     try:
         return decode_record(json.loads(path.read_bytes()))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged, or no result: {_reason(error)}") from None
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path} is damaged, or no result: {reason}") from None
 
 
 def load_result(name: str) -> dict[str, Any]:
@@ -138,10 +139,6 @@ def _decode_column(part: Any, count: int) -> list[Any]:
     if len(column) != count:
         raise ValueError(f"a column of {len(column)} in a table of {count} rows")
     return column
-
-
-def _reason(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _is_table(part: Any) -> bool:

@@ -26,15 +26,10 @@ Function = TypeVar("Function", bound=Callable[..., Tables])
 
 
 class Loaded(NamedTuple):
-    """What a study works on.
+    """What a study works on."""
 
-    Attributes:
-        arguments: of the study's function, before its settings.
-        inputs: what they were made from, JSON-ready: hashes and sizes. All of it is in the key.
-    """
-
-    arguments: tuple[Any, ...]
-    inputs: Mapping[str, Any]
+    arguments: tuple[Any, ...]  # of the study's function, before its settings
+    inputs: Mapping[str, Any]  # hashes and sizes of what made them, JSON-ready; all are in the key
 
 
 def zoo_of(run: "Run") -> Loaded:
@@ -92,17 +87,11 @@ def _loaded(zoo: Zoo) -> Loaded:
 
 @dataclass(frozen=True)
 class Study:
-    """A study, and what it needs.
+    """A study, and what it needs."""
 
-    Attributes:
-        function: takes what is loaded and, by keyword only, its settings; returns tables.
-        load: what the function works on, by suite and seed.
-        options: has the settings as its fields; None where they are the function's parameters.
-    """
-
-    function: Callable[..., Tables]
-    load: Callable[["Run"], Loaded] = zoo_of
-    options: type[Any] | None = None
+    function: Callable[..., Tables]  # of what is loaded and, by keyword only, its settings
+    load: Callable[["Run"], Loaded] = zoo_of  # what the function works on
+    options: type[Any] | None = None  # its fields are the settings; else the parameters are
 
     @property
     def name(self) -> str:
@@ -143,30 +132,17 @@ class Study:
 
 @dataclass(frozen=True)
 class Run:
-    """A study on one suite with one seed.
-
-    Attributes:
-        study: what is measured.
-        suite: the suite's name.
-        seed: draws the splits, the heads' examples, the order of training, and whatever methods
-            and studies draw.
-        model: backbone of the zoo; None where a study has no such thing.
-        recipe: how experts are fine-tuned; None where a study has no zoo.
-        options: further arguments of `load_suite`, e.g. ``profile``.
-        settings: all of the study's.
-        device: where to train and evaluate.
-        code: hash of the code it depends on, see `mergebook.lab.dependencies`.
-    """
+    """A study on one suite with one seed."""
 
     study: Study
     suite: str
-    seed: int
-    model: str | None = None
-    recipe: Recipe | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    seed: int  # draws splits, heads' examples, the order of training, and what studies draw
+    model: str | None = None  # backbone of the zoo, where a study has one
+    recipe: Recipe | None = None  # how experts are fine-tuned, where a study has a zoo
+    options: Mapping[str, Any] = field(default_factory=dict)  # of `load_suite`, e.g. ``profile``
+    settings: Mapping[str, Any] = field(default_factory=dict)  # all of the study's
     device: str = "cpu"
-    code: str = ""
+    code: str = ""  # hash of the code it depends on, see `mergebook.lab.dependencies`
 
     @property
     def name(self) -> str:
@@ -201,13 +177,9 @@ class Run:
 
     def _measure(self, loaded: Loaded) -> dict[str, Any]:
         tables = self.study.function(*loaded.arguments, **self.settings)
-        record = {
-            name: [{"seed": self.seed, **row} for row in rows] for name, rows in tables.items()
-        }
-        return {
-            "provenance": provenance(**loaded.inputs, code=self.code, device=self.device),
-            **record,
-        }
+        made = provenance(**loaded.inputs, code=self.code, device=self.device)
+        rows = {name: [{"seed": self.seed, **row} for row in part] for name, part in tables.items()}
+        return {"provenance": made, **rows}
 
 
 REGISTERED: dict[str, Study] = {}

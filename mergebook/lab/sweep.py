@@ -53,11 +53,7 @@ class Outcome(Brief):
 
 
 def map(
-    works: Sequence[Work],
-    *,
-    folder: Path,
-    backend: Backend = "joblib",
-    jobs: int | None = None,
+    works: Sequence[Work], *, folder: Path, backend: Backend = "joblib", jobs: int | None = None
 ) -> list[Outcome]:
     """The outcome of every run, in their order; those that are in the folder are not repeated.
 
@@ -74,7 +70,8 @@ def map(
             raise ValueError(f"two runs have the name {name!r}")
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    start = {"serial": _serially, "joblib": _by_joblib, "ray": _by_ray}[backend]
+    start = _by_ray if backend == "ray" else _by_joblib
+    jobs = 1 if backend == "serial" else jobs
     outcomes: dict[str, Outcome] = {}
     with progress(total=len(works), desc="runs") as bar:
         for wait in (False, True):  # others' runs come last, when they may be done
@@ -146,16 +143,10 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-def _serially(
-    works: Sequence[Work], folder: Path, wait: bool, jobs: int | None
-) -> Iterator[Outcome]:
-    for work in works:
-        yield perform(work, folder, wait)
-
-
 def _by_joblib(
     works: Sequence[Work], folder: Path, wait: bool, jobs: int | None
 ) -> Iterator[Outcome]:
+    """With one job in this process."""
     parallel = Parallel(n_jobs=jobs or 1, return_as="generator_unordered")
     yield from parallel(delayed(perform)(work, folder, wait) for work in works)
 

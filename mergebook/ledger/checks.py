@@ -34,45 +34,29 @@ FEWEST = {"correlation": 4, "spread": 3, "fact": 1}  # rows; 2 for all other kin
 class Check:
     """A quantity that a claim says lies above a bound, or between two.
 
-    Attributes:
-        what: the comparison in words.
-        values: shape ``(seeds,)`` or ``(seeds, columns)``; the quantity is their mean. A spread and
-            a correlation compare two columns, shape ``(units, 2)``, and a fraction is the mean of
-            zeros and ones, shape ``(units,)``.
-        kind: ``"mean"``; ``"spread"`` (log ratio of the columns' mean absolute deviations);
-            ``"correlation"`` (Spearman's); ``"fraction"`` (exact binomial test); ``"fact"`` (values
-            that are not a sample, such as a counterexample: all must be beyond the bound). A mean
-            of equal values is a fact where it does not decide.
-        role: only primary checks decide about a claim.
-        bound: the quantity must be above it; 0 where two sides are compared.
-        tolerance: where given, the quantity must lie at most this far from the bound.
-        paper: what the paper reports for the same quantity.
-        unit: of the quantity.
-        limit: for values that only bound the quantity, which is at ``"least"`` as large (the check
-            cannot fail) or at ``"most"`` (it cannot hold); ``"none"`` if nothing can be said.
-        columns: ``"tasks"``, a random sample that the interval generalises over (tasks, layers,
-            targets), or ``"designed"``, fixed points that are averaged within each seed.
-        network: name of the network where the claim has the same check for several of them; these
-            are pooled.
-        about: what tells it from the claim's other checks, by name: a stable id, and columns that
-            chapters select by.
-
-    Raises:
-        ValueError: values that are missing, too few, or without any spread.
+    Its kinds are ``"mean"``; ``"spread"``, the log ratio of two columns' mean absolute deviations;
+    ``"correlation"``, Spearman's of two columns; ``"fraction"``, of ones among zeros and ones, with
+    an exact binomial test; and ``"fact"``, where the values are not a sample, such as a
+    counterexample, and all must be beyond the bound. A mean of equal values is a fact where it does
+    not decide. Values that are missing, too few, or without any spread are a ValueError.
     """
 
-    what: str
-    values: np.ndarray
+    what: str  # in words
+    values: np.ndarray  # ``(seeds,)`` or ``(seeds, columns)``; ``(units, 2)`` where two compare
     kind: Kind = "mean"
-    role: Role = "primary"
-    bound: float = 0.0
-    tolerance: float | None = None
-    paper: float | None = None
+    role: Role = "primary"  # only primary checks decide about a claim
+    bound: float = 0.0  # the quantity must be above it; 0 where two sides are compared
+    tolerance: float | None = None  # the quantity must lie at most this far from the bound
+    paper: float | None = None  # what the paper reports for the same quantity
     unit: str = "points"
+    # Where values only bound the quantity, it is at "least" as large (the check cannot fail) or at
+    # "most" (it cannot hold); "none" if nothing can be said.
     limit: Limit = ""
+    # "tasks" are a random sample that the interval generalises over (layers and targets, too);
+    # "designed" ones are fixed points that are averaged within each seed.
     columns: Literal["tasks", "designed"] = "tasks"
-    network: str = ""
-    about: Rows = field(default_factory=dict)
+    network: str = ""  # one of several that are pooled
+    about: Rows = field(default_factory=dict)  # makes its id; columns that chapters select by
     bounds: tuple[float, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -174,11 +158,7 @@ class Check:
 
 
 def chosen(table: pd.DataFrame, rows: Rows) -> np.ndarray:
-    """Which rows of a table have these values.
-
-    Raises:
-        ValueError: if the table lacks a column.
-    """
+    """Which rows of a table have these values; ValueError if it lacks a column."""
     _need(table, rows)
     mask = np.ones(len(table), dtype=bool)
     for name, value in rows.items():
@@ -190,9 +170,7 @@ def chosen(table: pd.DataFrame, rows: Rows) -> np.ndarray:
 def indexed(rows: pd.DataFrame, column: str, keys: Sequence[str], which: Any = "") -> pd.Series:
     """One column of some rows, indexed by their keys; accuracies, 0..1, come in per cent.
 
-    Raises:
-        ValueError: if a column is missing, or there are no rows, or several with the same keys; it
-            says `which` rows.
+    ValueError says `which` rows lack a column, are none, or are several with the same keys.
     """
     _need(rows, [*keys, column])
     values = rows.set_index(list(keys))[column].astype(float)
@@ -218,11 +196,6 @@ def _need(table: pd.DataFrame, columns: Iterable[str]) -> None:
     if missing:
         known = ", ".join(map(str, table.columns))
         raise ValueError(f"no column {', '.join(missing)}; there are: {known}")
-
-
-def above(what: str, better: pd.Series, worse: pd.Series | float, **options: Any) -> Check:
-    """The check that one quantity is above another, seed by seed and task by task."""
-    return Check(what, matrix(better - worse), **options)
 
 
 def matrix(column: pd.Series) -> np.ndarray:

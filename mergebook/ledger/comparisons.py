@@ -26,44 +26,26 @@ FAR = 20.0  # how far to shift rows, in multiples of the largest value
 
 @dataclass(frozen=True)
 class Comparison:
-    """A statement that one kind of rows of a table has better values than another.
+    """A statement that one kind of rows of a table has better values than another."""
 
-    Attributes:
-        says: the comparison in words.
-        better: rows that the claim says are better: columns and their values, or a value of `by`.
-        worse: the other rows, or a float that the better ones are compared with.
-        about: what tells it from the claim's other comparisons; its values make the id, and
-            chapters select by them.
-        result: where the rows come from.
-        by: the column that tells both sides apart where it is only one.
-        where: what all these rows have in common.
-        value: column of the values, accuracies in 0..1; or one for each side.
-        falling: whether low values are good.
-        keys: columns that identify a side's rows.
-        by_seed: whether a side's values are averaged within each seed.
-        scale: applied to the values of both sides, for example `numpy.log`.
-        change: from both sides, the larger one first, to the quantity; for a kind that compares two
-            columns they are put side by side.
-        measure: the fields of the `Check` from all rows of `where`, instead of all that; both sides
-            then only say which rows to spoil.
-        kind: and all that follows, see `Check`; without a unit it is that of the value.
-    """
-
-    says: str
-    better: Side = field(default_factory=dict)
-    worse: Side | float = 0.0
+    says: str  # in words
+    better: Side = field(default_factory=dict)  # columns and their values, or a value of `by`
+    worse: Side | float = 0.0  # the other rows, or a number that the better ones are compared with
     _: KW_ONLY
-    about: Rows
+    about: Rows  # what tells it from the claim's other comparisons: see `Check`
     result: Source
-    by: str = "method"
-    where: Rows = field(default_factory=dict)
-    value: str | tuple[Any, Any] = "accuracy"
-    falling: bool = False
-    keys: tuple[str, ...] = ("seed", "task")
-    by_seed: bool = False
-    scale: Callable[[pd.Series], pd.Series] | None = None
+    by: str = "method"  # the column that tells both sides apart where it is only one
+    where: Rows = field(default_factory=dict)  # what all these rows have in common
+    value: str | tuple[Any, Any] = "accuracy"  # a column, in 0..1 if so; or one for each side
+    falling: bool = False  # whether low values are good
+    keys: tuple[str, ...] = ("seed", "task")  # columns that identify a side's rows
+    by_seed: bool = False  # whether a side's values are averaged within each seed
+    scale: Callable[[pd.Series], pd.Series] | None = None  # of both sides, for example `numpy.log`
+    # From both sides, the larger one first, to the quantity.
     change: Callable[[pd.Series, pd.Series], pd.Series] = operator.sub
+    # The fields of the `Check` from all rows of `where`; both sides then only say what to spoil.
     measure: Measure | None = None
+    # As in `Check`, but that without a unit it is that of the value.
     kind: Kind = "mean"
     role: Role = "primary"
     bound: float = 0.0

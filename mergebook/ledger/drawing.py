@@ -1,4 +1,7 @@
-"""The ledger drawn and written: forest plots, and entries that fit a phone."""
+"""The ledger drawn and written: forest plots, and entries that fit a phone.
+
+All take rows of the ledger, or their checks, from `judge`.
+"""
 
 import textwrap
 from itertools import chain
@@ -45,14 +48,8 @@ def forest(table: pd.DataFrame, checks: pd.DataFrame) -> "Figure":
     """Draw every primary check with its interval, claim by claim, and the paper's figures.
 
     Intervals are drawn as distances from the bound that a check must leave to the right, each
-    claim's and unit's on a scale of its own.
-
-    Args:
-        table: rows of the ledger as in `judge`, in the order to be drawn.
-        checks: their checks.
-
-    Returns:
-        A figure; grey bands are what counts as equal, diamonds the paper's figures.
+    claim's and unit's on a scale of its own. Grey bands are what counts as equal, diamonds the
+    paper's figures.
     """
     import matplotlib.pyplot as plt
 
@@ -65,6 +62,7 @@ def forest(table: pd.DataFrame, checks: pd.DataFrame) -> "Figure":
         title = f"{row.claim}  {row.verdict}"
         ax.text(LEFT, place, title, fontsize=10.5, weight="bold", va="center")
         place += 1
+        top = place
         own = mine[mine["claim"] == row.claim]
         ends = own[["low", "value", "high"]].replace([-np.inf, np.inf], np.nan)
         reach = ends.sub(own["bound"], axis=0).abs().max(axis=1)
@@ -77,7 +75,7 @@ def forest(table: pd.DataFrame, checks: pd.DataFrame) -> "Figure":
             ax.text(LEFT + 0.08, middle, "\n".join(text), fontsize=8.6, va="center", linespacing=1)
             ax.text(RIGHT, middle, number(check), fontsize=8.6, va="center", ha="right")
             place += height
-        ax.plot([0, 0], [place - 0.5, place - 0.5 - _height(own)], color="black", lw=1, zorder=0)
+        ax.plot([0, 0], [place - 0.5, top - 0.5], color="black", lw=1, zorder=0)
         place += 0.5
     ax.set(ylim=(place - 0.4, -0.8), xlim=(LEFT, RIGHT), xticks=[], yticks=[])
     for side in ("left", "bottom"):
@@ -89,10 +87,6 @@ def forest(table: pd.DataFrame, checks: pd.DataFrame) -> "Figure":
     ax.plot([], [], "D", ls="", mfc="white", mec="black", ms=5.5, label="the paper's figure")
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=9.5)
     return figure
-
-
-def _height(own: pd.DataFrame) -> float:
-    return sum(0.3 + 0.7 * len(textwrap.wrap(what, WIDTH)) for what in own["what"])
 
 
 def _draw(ax: "Axes", check: Any, place: float, reach: float) -> None:
@@ -137,68 +131,59 @@ def _digits(value: float) -> str:
 
 
 def summary(table: pd.DataFrame, checks: pd.DataFrame) -> str:
-    """All claims by verdict, one line each, with the first primary check of each, in Markdown.
-
-    Args:
-        table: rows of the ledger, from `judge`.
-        checks: their checks.
-    """
+    """All claims by verdict, one line each, with the first primary check of each, in Markdown."""
     first = checks[checks["role"] == "primary"].groupby("claim", sort=False).head(1)
-    shown = {check.claim: f" ({_headline(check)})" for check in first.itertuples()}
+    shown: dict[str, str] = {}
+    check: Any
+    for check in first.itertuples():
+        paper = f"; the paper: {_digits(check.paper)}" if _given(check.paper) else ""
+        shown[check.claim] = f" ({check.what}: {_interval(check)}{paper})"
     parts = []
     for verdict in VERDICTS:
         rows = table[table["verdict"] == verdict]
         if len(rows):
-            lines = [
-                f"* **{row.claim}** {row.statement}{shown.get(row.claim, '')}"
-                for row in rows.itertuples()
-            ]
-            parts.append("\n".join([f"**{MARKS[verdict]} {verdict.capitalize()}**", "", *lines]))
-    return "\n\n".join(parts)
+            parts.append(f"**{MARKS[verdict]} {verdict.capitalize()}**\n")
+            pairs = zip(rows["claim"], rows["statement"], strict=True)
+            parts += [f"* **{key}** {says}{shown.get(key, '')}" for key, says in pairs]
+            parts.append("")
+    return "\n".join(parts).rstrip("\n")
 
 
 def entries(table: pd.DataFrame, checks: pd.DataFrame, titles: dict[str, str]) -> str:
-    """Claims in Markdown: verdict, statement, the paper's figure and ours; the rest folded away.
-
-    Args:
-        table: rows of the ledger, from `judge`.
-        checks: their checks.
-        titles: of pages, by path.
-    """
+    """Claims in Markdown: verdict, statement, the paper's figure and ours; the rest folded away."""
     parts = []
     for row in table.to_dict("records"):
-        own = checks[checks["claim"] == row["claim"]]
+        own, listed = checks[checks["claim"] == row["claim"]], []
+        for role, heading in ROLES.items():
+            if lines := [_line(check) for check in own[own["role"] == role].itertuples()]:
+                listed += [f"{heading}:\n", *lines, ""]
         parts += [
             f"**{row['claim']} {MARKS[row['verdict']]} {row['verdict']}:** {row['statement']}.\n",
             f"* *The paper* ({row['place']}): {row['reported']}.",
-            f"* *Here:* {_ours(own) or row['ours']}.",
+            f"* *Here:* {row['ours']}{_weakest(own)}.",
             *_pooled(row["pooled"], own),
             f"\n<details><summary>How it was tested; all {len(own)} checks</summary>\n",
             f"* *Tested by:* {row['method']}.",
             f"* *Data:* {row['data']}.",
             f"* *Intervals are about* {UNITS[row['unit']]}.",
             f"* *Shown in* [{titles[row['page']]}](../{row['page']}).\n",
-            *_listed(own),
+            *listed,
             "</details>\n",
         ]
     return "\n".join(parts)
 
 
-def _ours(checks: pd.DataFrame) -> str:
-    """How many primary checks hold, the one that speaks most against the claim, and its power."""
-    primary = checks[checks["role"] == "primary"]
-    if primary.empty:
+def _weakest(checks: pd.DataFrame) -> str:
+    """The primary check that speaks most against the claim, and its power."""
+    primary = [*checks[checks["role"] == "primary"].itertuples()]
+    if not primary:
         return ""
-    counts = primary["outcome"].value_counts()
-    words = {"holds": "hold", "proved": "are proved", "open": "are open", "fails": "fail"}
-    words["refuted"] = "are refuted"
-    shown = ", ".join(f"{counts[kind]} {word}" for kind, word in words.items() if kind in counts)
-    places = primary["outcome"].map({kind: i for i, kind in enumerate([*words][::-1])})
-    weakest = next(primary.loc[places.sort_values(kind="stable").index].itertuples())
+    order = ("refuted", "fails", "open", "proved", "holds")
+    weakest = min(primary, key=lambda check: order.index(str(check.outcome)))
     power = ""
     if weakest.outcome == "open":
         power = f" This check could only have shown {_distance(weakest)} or more"
-    return f"of {len(primary)} primary checks {shown}. {weakest.what}: {_interval(weakest)}.{power}"
+    return f". {weakest.what}: {_interval(weakest)}.{power}"
 
 
 def _pooled(effect: Pooled | None, checks: pd.DataFrame) -> list[str]:
@@ -215,11 +200,6 @@ def _pooled(effect: Pooled | None, checks: pd.DataFrame) -> list[str]:
     ]
 
 
-def _headline(check: Any) -> str:
-    paper = f"; the paper: {_digits(check.paper)}" if _given(check.paper) else ""
-    return f"{check.what}: {_interval(check)}{paper}"
-
-
 def _interval(check: Any) -> str:
     if check.kind == "fact":
         return number(check)
@@ -230,27 +210,12 @@ def _interval(check: Any) -> str:
 
 
 def lines(checks: pd.DataFrame, claim: str, role: str = "primary") -> str:
-    """A claim's checks of one role as plain text for a chapter's cell, narrow enough for its page.
-
-    Args:
-        checks: from `judge`.
-        claim: its key.
-        role: ``"primary"``, ``"secondary"`` or ``"control"``.
-    """
+    """A claim's checks of one role as plain text, narrow enough for a chapter's page."""
     own = checks[(checks["claim"] == claim) & (checks["role"] == role)]
     indent = " " * 7
     wrapped = (textwrap.indent(textwrap.fill(what, 60), indent) for what in own["what"])
     shown = (f"{row.outcome:5}  {_interval(row)}" for row in own.itertuples())
     return "\n".join(chain.from_iterable(zip(shown, wrapped, strict=True)))
-
-
-def _listed(checks: pd.DataFrame) -> list[str]:
-    lines = []
-    for role, heading in ROLES.items():
-        rows = checks[checks["role"] == role]
-        if len(rows):
-            lines += [f"{heading}:\n", *(_line(check) for check in rows.itertuples()), ""]
-    return lines
 
 
 def _line(check: Any) -> str:

@@ -22,37 +22,24 @@ VERDICTS = (HOLDS, PROVED, MIXED, UNDECIDED, FAILS, REFUTED, UNTESTED)
 ERRORS = 1 - LEVEL  # of a whole family of checks
 
 Unit = Literal["seeds", "tasks", "layers", "networks", "facts"]
+# Gives comparisons and checks, from a function that loads tables as `load_table` does.
+Test = Callable[[Load], Iterable[Comparison | Check]]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A testable statement of a paper.
+    """A testable statement of a paper."""
 
-    Attributes:
-        key: short name, e.g. ``"C1"``.
-        paper: bibliography key.
-        place: where the paper says it.
-        statement: what it says, in our words.
-        reported: the figures the paper gives, as text.
-        method: how it is tested here, and what in that is our own choice.
-        data: what data the methods compared saw, labels that chose hyperparameters included.
-        unit: what the verdict generalises over: other ``"seeds"`` on the same tasks; other
-            ``"tasks"``, ``"layers"`` or ``"networks"`` like these as well; or nothing, if it rests
-            on ``"facts"``.
-        page: the chapter that shows it, a path of the book without its ending.
-        test: gives comparisons and checks, from a function that loads tables as `load_table` does.
-    """
-
-    key: str
-    paper: str
-    place: str
-    statement: str
-    reported: str
-    method: str
-    data: str
-    unit: Unit
-    page: str
-    test: Callable[[Load], Iterable[Comparison | Check]]
+    key: str  # e.g. "C1"
+    paper: str  # bibliography key
+    place: str  # where the paper says it
+    statement: str  # what it says, in our words
+    reported: str  # the figures the paper gives
+    method: str  # how it is tested here, and what in that is our own choice
+    data: str  # that the methods compared saw, labels that chose hyperparameters included
+    unit: Unit  # what the verdict generalises over besides "seeds"; "facts": nothing
+    page: str  # the chapter that shows it, a path of the book without its ending
+    test: Test
 
     def checks(self, load: Load) -> list[Check]:
         """The checks of this claim."""
@@ -60,18 +47,8 @@ class Claim:
         return [each.check(load) if isinstance(each, Comparison) else each for each in made]
 
 
-def read_claims(
-    package: str,
-    tests: Mapping[str, Callable[[Load], Iterable[Comparison | Check]]],
-    **numbers: Any,
-) -> tuple[Claim, ...]:
-    """The claims in a package's ``claims.toml``.
-
-    Args:
-        package: of a paper.
-        tests: key to the claim's test, in the order of the claims.
-        **numbers: of the checks, that texts name in braces, as they name phrases.
-    """
+def read_claims(package: str, tests: Mapping[str, Test], **numbers: Any) -> tuple[Claim, ...]:
+    """The claims in a paper's ``claims.toml``, whose texts name numbers and phrases in braces."""
     content = tomllib.loads((resources.files(package) / "claims.toml").read_text("utf-8"))
 
     def filled(texts: Mapping[str, str], words: Mapping[str, Any]) -> dict[str, str]:
@@ -89,17 +66,11 @@ def cached(load: Load) -> Load:
 
 
 class Outcome(NamedTuple):
-    """What a check shows.
+    """What a check shows."""
 
-    Attributes:
-        shown: ``"holds"``, ``"fails"`` or ``"open"``; of a fact, ``"proved"`` or ``"refuted"``.
-        p: two-sided p-value as it decides, corrected for the number of checks where it must be.
-        level: of the interval that decides in the same way.
-    """
-
-    shown: str
-    p: float
-    level: float
+    shown: str  # "holds", "fails" or "open"; of a fact, "proved" or "refuted"
+    p: float  # two-sided, as it decides: corrected for the number of checks where it must be
+    level: float  # of the interval that decides in the same way
 
 
 def outcomes(checks: Sequence[Check]) -> list[Outcome]:
@@ -150,21 +121,13 @@ def pooled(checks: Sequence[Check]) -> Pooled | None:
 
 
 def judge(claims: Iterable[Claim], load: Load = load_table) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Test claims against the results that are there.
-
-    Args:
-        claims: to be tested.
-        load: gives a table of a result by both names.
+    """Test claims against the results that are there; those without a result are not tested.
 
     Returns:
         The ledger, one row per claim with its ``verdict``, ``ours`` (counts of what its primary
         checks show) and ``pooled`` (the effect over networks, or None); and all checks, one row
         each, with ``claim``, ``id``, ``outcome``, the interval that decides, and columns for all
         that checks are about.
-
-    Raises:
-        ValueError: for a result that lacks a table, a column, or rows that a claim needs. A result
-            that nobody measured yet is no error: its claims are not tested.
     """
     known = cached(load)
     rows, tested = [], []
@@ -198,9 +161,7 @@ def _row(claim: Claim, check: Check, result: Outcome) -> dict[str, object]:
     row |= {"detectable": check.detectable, "level": result.level, "p": result.p}
     row |= {"outcome": result.shown, "id": "/".join([claim.key, *map(str, check.about.values())])}
     if taken := {*check.about} & {*COLUMNS}:
-        raise ValueError(
-            f"{row['id']} is about {', '.join(taken)}, which are columns of all checks"
-        )
+        raise ValueError(f"{row['id']} is about {', '.join(taken)}, columns of all checks")
     return {**{name: row[name] for name in COLUMNS}, **check.about}
 
 

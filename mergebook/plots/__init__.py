@@ -1,95 +1,45 @@
 """How the book's figures look, and the charts that its chapters share."""
 
-from mergebook.plots.charts import (
-    Look,
-    accuracy_by_task,
-    cells,
-    contours,
-    curve,
-    dots,
-    forest,
-    gallery,
-    heat_map,
-    intervals,
-    legend_outside,
-    log_axis,
-    name_axis,
-    points,
-    rank_axis,
-    series,
-    summary,
-)
-from mergebook.plots.style import (
-    BLACK,
-    BLUE,
-    BROWN,
-    COLOURS,
-    CYCLE,
-    DARK,
-    GREEN,
-    GREY,
-    LABELS,
-    LIGHT,
-    MARKERS,
-    NAVY,
-    ORANGE,
-    PINK,
-    PURPLE,
-    RUST,
-    SAND,
-    SHAPES,
-    SILVER,
-    SKY,
-    TAN,
-    VERMILION,
-    colour,
-    label,
-    method_looks,
-    use_style,
-)
-
-__all__ = [
-    "BLACK",
-    "BLUE",
-    "BROWN",
-    "COLOURS",
-    "CYCLE",
-    "DARK",
-    "GREEN",
-    "GREY",
-    "LABELS",
-    "LIGHT",
-    "MARKERS",
-    "NAVY",
-    "ORANGE",
-    "PINK",
-    "PURPLE",
-    "RUST",
-    "SAND",
-    "SHAPES",
-    "SILVER",
-    "SKY",
-    "TAN",
-    "VERMILION",
-    "Look",
-    "accuracy_by_task",
-    "cells",
-    "colour",
-    "contours",
-    "curve",
-    "dots",
-    "forest",
-    "gallery",
-    "heat_map",
-    "intervals",
-    "label",
-    "legend_outside",
-    "log_axis",
-    "method_looks",
-    "name_axis",
-    "points",
-    "rank_axis",
-    "series",
-    "summary",
-    "use_style",
-]
+from mergebook.plots.charts import Look as Look
+from mergebook.plots.charts import accuracy_by_task as accuracy_by_task
+from mergebook.plots.charts import cells as cells
+from mergebook.plots.charts import contours as contours
+from mergebook.plots.charts import curve as curve
+from mergebook.plots.charts import dots as dots
+from mergebook.plots.charts import forest as forest
+from mergebook.plots.charts import gallery as gallery
+from mergebook.plots.charts import heat_map as heat_map
+from mergebook.plots.charts import intervals as intervals
+from mergebook.plots.charts import legend_outside as legend_outside
+from mergebook.plots.charts import log_axis as log_axis
+from mergebook.plots.charts import name_axis as name_axis
+from mergebook.plots.charts import points as points
+from mergebook.plots.charts import rank_axis as rank_axis
+from mergebook.plots.charts import series as series
+from mergebook.plots.charts import summary as summary
+from mergebook.plots.style import BLACK as BLACK
+from mergebook.plots.style import BLUE as BLUE
+from mergebook.plots.style import BROWN as BROWN
+from mergebook.plots.style import COLOURS as COLOURS
+from mergebook.plots.style import CYCLE as CYCLE
+from mergebook.plots.style import DARK as DARK
+from mergebook.plots.style import GREEN as GREEN
+from mergebook.plots.style import GREY as GREY
+from mergebook.plots.style import LABELS as LABELS
+from mergebook.plots.style import LIGHT as LIGHT
+from mergebook.plots.style import MARKERS as MARKERS
+from mergebook.plots.style import NAVY as NAVY
+from mergebook.plots.style import ORANGE as ORANGE
+from mergebook.plots.style import PINK as PINK
+from mergebook.plots.style import PURPLE as PURPLE
+from mergebook.plots.style import RUST as RUST
+from mergebook.plots.style import SAND as SAND
+from mergebook.plots.style import SHAPES as SHAPES
+from mergebook.plots.style import SILVER as SILVER
+from mergebook.plots.style import SKY as SKY
+from mergebook.plots.style import TAN as TAN
+from mergebook.plots.style import VERMILION as VERMILION
+from mergebook.plots.style import colour as colour
+from mergebook.plots.style import label as label
+from mergebook.plots.style import method_looks as method_looks
+from mergebook.plots.style import use_style as use_style

@@ -1,7 +1,13 @@
-"""Charts that chapters share: series, intervals, points, heat maps, cells, contours, galleries."""
+"""Charts that chapters share: series, intervals, points, heat maps, cells, contours, galleries.
+
+A *look* is a text of the legend, a colour, and a format as in `Axes.plot`; ``looks`` has one for
+each group that is drawn, and ``by`` is the column, or columns, that tell groups apart. Rows of a
+summary have a ``mean``, and ``half_width`` or ``low`` and ``high``. Where ``upright``, names stand
+on the horizontal axis. Further arguments are those of `Axes.errorbar`, or of `Axes.plot`.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -15,7 +21,7 @@ if TYPE_CHECKING:
 
 RANKS = (1, 2, 4, 8, 16, 32, 100)
 SET_MARKERS = "o^sDv"
-Look = tuple[str, str, str]  # text of the legend, colour, and format as in `Axes.plot`
+Look = tuple[str, str, str]
 Looks = Mapping[Any, Look]
 
 
@@ -43,32 +49,13 @@ def accuracy_by_task(table: pd.DataFrame, ax: "Axes | None" = None) -> "Figure":
         yticks=list(rows), yticklabels=list(wide.index), xlabel="test accuracy, %", xlim=(0, 101)
     )
     ax.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=4, fontsize=10)
-    figure = ax.figure
-    assert figure is not None
-    return figure  # type: ignore[return-value]
+    return cast("Figure", ax.figure)
 
 
 def heat_map(
-    values: pd.DataFrame,
-    ax: "Axes",
-    *,
-    low: float,
-    high: float,
-    digits: int,
-    bar: str,
-    colours: str = "cividis",
+    values: pd.DataFrame, ax: "Axes", *, low: float, high: float, digits: int, bar: str
 ) -> None:
-    """A table as a picture: one coloured cell for each entry, with its number written in.
-
-    Args:
-        values: rows and columns carry the labels.
-        ax: where to draw.
-        low: value at the dark end of the colours; entries below it share its colour.
-        high: value at the bright end; entries above it share its colour.
-        digits: decimals of the numbers.
-        bar: what the colour bar says, with the unit.
-        colours: a matplotlib colour map that runs from dark to bright.
-    """
+    """A table as coloured cells with their numbers, dark at ``low``; ``bar`` names the colours."""
     import seaborn as sns
 
     sns.heatmap(
@@ -76,7 +63,7 @@ def heat_map(
         ax=ax,
         vmin=low,
         vmax=high,
-        cmap=colours,
+        cmap="cividis",
         annot=True,
         fmt=f".{digits}f",
         annot_kws={"fontsize": 10},
@@ -105,12 +92,8 @@ def forest(
 ) -> None:
     """Differences with both intervals, from top to bottom: thick over seeds, thin over tasks too.
 
-    Args:
-        sets: name to differences, from `both_intervals`: columns ``mean``, ``half_width``,
-            ``low`` and ``high``; all with the same rows. Each set has its own marker, for a legend.
-        ax: where to draw; row i stands at height i.
-        colours: one for each row.
-        digits: where given, the mean and the thin line's ends are written beside the last set.
+    Each set is from `both_intervals` and has its own marker, each row its own colour. With
+    ``digits`` the mean and the thin line's ends are written beside the last set.
     """
     for k, (name, rows) in enumerate(sets.items()):
         values = rows[["mean", "half_width", "low", "high"]].to_numpy()
@@ -130,16 +113,7 @@ def forest(
 
 
 def contours(losses: pd.DataFrame, ax: "Axes", *, levels: int = 13) -> Any:
-    """Filled contours of a map of losses, dark where the loss is high.
-
-    Args:
-        losses: one row per y and column per x.
-        ax: where to draw.
-        levels: as many, at equal shares of the map.
-
-    Returns:
-        What `Figure.colorbar` takes.
-    """
+    """Filled contours of a map of losses, dark where the loss is high, for `Figure.colorbar`."""
     steps = np.unique(np.quantile(losses, np.linspace(0, 1, levels)))
     ax.grid(visible=False)
     return ax.contourf(losses.columns, losses.index, losses, levels=steps, cmap="cividis_r")
@@ -153,16 +127,16 @@ def _errors(rows: pd.DataFrame) -> Any:
 
 
 def _groups(
-    table: pd.DataFrame, x: str, y: str, by: str | list[str] | None, looks: Looks | None
+    table: pd.DataFrame, by: str | list[str] | None, looks: Looks | None, line: str = "-"
 ) -> Iterator[tuple[Look, pd.DataFrame]]:
-    """The look and the summary of each group that has rows, in the order of the looks."""
+    """The look and the rows of each group that has any, in the order of the looks."""
     parts = {None: table} if by is None else dict(iter(table.groupby(by, sort=False)))
     if looks is None:
         words = [", ".join(map(str, key)) if isinstance(key, tuple) else str(key) for key in parts]
-        looks = {key: (words[k], CYCLE[k], f"{SHAPES[k]}-") for k, key in enumerate(parts)}
+        looks = {key: (words[k], CYCLE[k], f"{SHAPES[k]}{line}") for k, key in enumerate(parts)}
     for key, look in looks.items():
         if key in parts:
-            yield look, summary(parts[key], x, y)
+            yield look, parts[key]
 
 
 def summary(table: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
@@ -173,15 +147,7 @@ def summary(table: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
 
 
 def curve(ax: "Axes", rows: pd.DataFrame, look: Look, *, band: bool = False, **style: Any) -> None:
-    """One line of means with error bars, or a band.
-
-    Args:
-        ax: where to draw.
-        rows: indexed by the horizontal axis: ``mean``, and ``half_width`` or ``low`` and ``high``.
-        look: text of the legend, colour, and format as in `Axes.plot`.
-        band: draw intervals as a band instead of bars.
-        style: further arguments of `Axes.errorbar`, or of `Axes.plot`.
-    """
+    """One line of means over their index, with error bars, or a ``band`` instead."""
     text, shade, fmt = look
     error = _errors(rows)
     drawn: dict[str, Any] = {"color": shade, "label": text, "ms": 5} | style
@@ -207,20 +173,9 @@ def series(
     band: bool = False,
     **style: Any,
 ) -> None:
-    """Means of `y` over `x`, one line per group, with 95 % intervals where there are seeds.
-
-    Args:
-        ax: where to draw.
-        table: one row per point, or per point and ``seed``.
-        x: column of the horizontal axis.
-        y: column of the vertical axis.
-        by: the column, or columns, that tell the groups apart.
-        looks: group to its text, colour and format; groups that are not in it are not drawn.
-        band: draw intervals as bands instead of bars.
-        style: further arguments of `curve`.
-    """
-    for look, rows in _groups(table, x, y, by, looks):
-        curve(ax, rows.sort_index(), look, band=band, **style)
+    """Means of `y` over `x`, one `curve` per group, with 95 % intervals where there are seeds."""
+    for look, rows in _groups(table, by, looks):
+        curve(ax, summary(rows, x, y).sort_index(), look, band=band, **style)
 
 
 def points(
@@ -233,13 +188,10 @@ def points(
     looks: Looks | None = None,
     **style: Any,
 ) -> None:
-    """Every row as it is, in order, one mark or line per group. Arguments as in `series`."""
-    parts = {None: table} if by is None else dict(iter(table.groupby(by, sort=False)))
-    looks = looks or {key: (str(key), CYCLE[k], SHAPES[k]) for k, key in enumerate(parts)}
-    for key, (text, shade, fmt) in looks.items():
-        if key in parts:
-            look: dict[str, Any] = {"color": shade, "label": text, "ms": 6} | style
-            ax.plot(parts[key][x], parts[key][y], fmt, **look)
+    """Every row as it is, in order, one mark or line per group."""
+    for (text, shade, fmt), rows in _groups(table, by, looks, line=""):
+        look: dict[str, Any] = {"color": shade, "label": text, "ms": 6} | style
+        ax.plot(rows[x], rows[y], fmt, **look)
 
 
 def dots(
@@ -252,17 +204,7 @@ def dots(
     upright: bool = False,
     **style: Any,
 ) -> None:
-    """One dot with its interval for each row, at the place of its name.
-
-    Args:
-        ax: where to draw.
-        rows: indexed by name: ``mean``, and ``half_width`` or ``low`` and ``high``.
-        look: text of the legend, colour, and format as in `Axes.plot`.
-        names: all names in order, from the top down, or with `upright` from left to right.
-        shift: added to each place.
-        upright: names stand on the horizontal axis.
-        style: further arguments of `Axes.errorbar`.
-    """
+    """One dot with its interval for each row, at the place of its name, plus a shift."""
     text, shade, fmt = look
     drawn: dict[str, Any] = {"color": shade, "label": text, "fmt": fmt, "ms": 6, "capsize": 3}
     places = np.array([list(names).index(name) for name in rows.index]) + shift
@@ -285,25 +227,16 @@ def intervals(
     gap: float = 0.2,
     **style: Any,
 ) -> None:
-    """Means of a column with 95 % intervals over seeds, groups side by side at each name.
+    """Means of a column with 95 % intervals over seeds, groups side by side ``at`` each name.
 
-    Args:
-        ax: where to draw.
-        table: one row per ``seed``, name and group.
-        value: the column that is drawn.
-        at: the column of names.
-        by: the column, or columns, that tell the groups apart.
-        looks: group to its text, colour and format; groups that are not in it are not drawn.
-        names: all names in order, or name to what the axis calls it; else in order of appearance.
-        upright: names stand on the horizontal axis.
-        gap: between the groups at one name.
-        style: further arguments of `dots`.
+    ``names`` are all of them in order, or name to what the axis calls it.
     """
     named = names if names is not None else list(dict.fromkeys(table[at]))
-    drawn = list(_groups(table[table[at].isin(list(named))], at, value, by, looks))
+    drawn = list(_groups(table[table[at].isin(list(named))], by, looks))
     for k, (look, rows) in enumerate(drawn):
         shift = gap * (k - (len(drawn) - 1) / 2)
-        dots(ax, rows, look, list(named), shift=shift, upright=upright, **style)
+        means = summary(rows, at, value)
+        dots(ax, means, look, list(named), shift=shift, upright=upright, **style)
     name_axis(ax, list(named.values()) if isinstance(named, Mapping) else named, upright=upright)
 
 
@@ -333,22 +266,9 @@ def log_axis(
     (ax.yaxis if upright else ax.xaxis).minorticks_off()
 
 
-def cells(
-    ax: "Axes", values: pd.DataFrame, *, limit: float, colours: str = "PuOr", digits: int = 2
-) -> Any:
-    """A table of signed numbers as coloured cells around zero, the first row at the bottom.
-
-    Args:
-        ax: where to draw.
-        values: rows and columns carry the labels.
-        limit: size at which the colours end.
-        colours: a diverging matplotlib colour map.
-        digits: decimals of the numbers.
-
-    Returns:
-        What `Figure.colorbar` takes.
-    """
-    image = ax.imshow(values, cmap=colours, vmin=-limit, vmax=limit, origin="lower", aspect="auto")
+def cells(ax: "Axes", values: pd.DataFrame, *, limit: float, digits: int = 2) -> Any:
+    """Signed numbers as coloured cells around zero, from the bottom up, for `Figure.colorbar`."""
+    image = ax.imshow(values, cmap="PuOr", vmin=-limit, vmax=limit, origin="lower", aspect="auto")
     for (row, column), value in np.ndenumerate(values.to_numpy()):
         shade = "white" if abs(value) > 0.7 * limit else "black"
         text = f"{value:.{digits}f}"
@@ -362,14 +282,7 @@ def cells(
 def gallery(
     ax: "Axes", rows: Mapping[str, Any], titles: Sequence[str] = (), *, low: float = 0.0
 ) -> None:
-    """Images side by side with white gaps, one row per name.
-
-    Args:
-        ax: where to draw.
-        rows: name to images ``(n, channels, height, width)``, all of one shape.
-        titles: of the columns.
-        low: value that is drawn black; 1 is white.
-    """
+    """Images ``(n, channels, height, width)``, one row per name; ``low`` is black and 1 white."""
     height, width = next(iter(rows.values())).shape[-2:]
     gap = max(1, width // 10)
     frame = ((0, 0), (0, 0), (0, gap), (0, gap))

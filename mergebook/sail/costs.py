@@ -14,69 +14,19 @@ beforehand. There is one definition, and `steps_to` is its only implementation:
 4. A run that never reaches a goal counts as if it had at its last step. A run that reaches it at
    the first reading after step 0 or before counts as if it had at that reading, because nothing was
    read in between. Both give bounds of a speed-up, not estimates.
-
-Several networks can be trained as one model: then losses have the shape ``(M,)``, and every
-parameter has its M networks along the first axis, so that neither gradients nor Adam's steps mix
-them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations_with_replacement, pairwise
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from mergelib.messages.brief import Brief
-from mergelib.training import train
-
-Batch = TypeVar("Batch")
 Account = Literal["A", "B", "C"]
-
-
-@dataclass(frozen=True, repr=False)
-class Curve(Brief):
-    """A training, evaluated at E points: of one network, or of M side by side."""
-
-    steps: tuple[int, ...]  # of each evaluation, the first at 0
-    loss: Tensor  # `(E,)` or `(E, M)`, in nats
-    accuracy: Tensor
-    gradient: Tensor
-
-
-def retrain(
-    model: nn.Module,  # at its start
-    batches: Iterable[Batch],  # one for each step
-    loss: Callable[[Batch], Tensor],  # as `mergelib.training.train` takes it
-    evaluate: Callable[[], tuple[Tensor, Tensor]],
-    optimiser: Optimizer,  # fresh, over the model's parameters
-    *,
-    every: int = 1,  # steps between evaluations; before the first step there is one, too
-) -> Curve:
-    """Train a model in place from where it stands, and evaluate it on the way."""
-    rows: list[tuple[Tensor, ...]] = []
-    steps: list[int] = []
-
-    def record(step: int, _: float = 0.0) -> None:
-        if (step + 1) % every == 0:
-            steps.append(step + 1)
-            value, accuracy = evaluate()
-            rows.append((value.detach(), accuracy.detach(), _gradient_norm(model, value)))
-
-    record(-1)
-    train(model, batches, loss, optimiser, on_step=record)
-    losses, accuracies, gradients = (torch.stack(column) for column in zip(*rows, strict=True))
-    return Curve(tuple(steps), losses, accuracies, gradients)
-
-
-def _gradient_norm(model: nn.Module, loss: Tensor) -> Tensor:
-    parts = torch.autograd.grad(loss.sum(), [p for p in model.parameters() if p.requires_grad])
-    squares = [part.square().flatten(loss.dim()).sum(-1) for part in parts]
-    return torch.stack(squares).sum(0).sqrt()
 
 
 TUNING = 1000  # first seed of goals and rates; all other studies use lower ones
@@ -164,7 +114,7 @@ def speed_up(
     costs: Costs,  # one's own
     account: Account,  # see `Costs.of`
     *,
-    least: int,  # steps that count at least: those before the first reading after step 0
+    least: Tensor | int,  # steps that count at least: those before the first reading after step 0
     last: Tensor | int | None = None,  # steps of a run that never reaches the loss
 ) -> Tensor:
     """log₂ of the rival's FLOPs to a loss over one's own: 1 is twice as fast."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from mergebook import plots
 from mergebook.lab.statistics import over_seeds
 from mergebook.sail.read.arms import speed_ups
-from mergebook.sail.read.reached import SIDES, wanting
+from mergebook.sail.read.reached import bounded
 from mergelib.sail.proximal import interactions, proximal_weights, squared_distances
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def by_target(
             place=[names[pair] for pair in zip(rows.target, rows["size"], strict=True)]
         )
         found, (text, shade, _) = over_seeds(rows, "place", "speed"), ARMS[arm]
-        bound = wanting(rows.groupby("place")[[*SIDES]].mean()).any(axis=1)[found.index]
+        bound = bounded(rows, "place")[found.index]
         ax.plot([], [], MARKS[arm], color=shade, ms=5, label=text)
         for fill, part in ((shade, found[~bound]), ("white", found[bound])):
             look = ("", shade, MARKS[arm])
@@ -96,14 +96,8 @@ def ends(table: pd.DataFrame, ax: "Axes") -> None:
     above = wide.sub(wide["nearest source"], axis=0)
     above = above.where(above.notna().groupby("start").transform("all")).reset_index()
     rows = above.melt(["start", "seed"], [*order], value_name="above").dropna()
-    style: dict[str, Any] = {
-        "by": "start",
-        "looks": STARTS,
-        "names": [*order],
-        "gap": -0.3,
-        "ms": 5,
-        "capsize": 2,
-    }
+    style: dict[str, Any] = {"by": "start", "looks": STARTS, "names": [*order]}
+    style |= {"gap": -0.3, "ms": 5, "capsize": 2}
     plots.intervals(ax, rows, value="above", at="arm", **style)
     ax.axvline(0, color=plots.BLACK, lw=1, ls=":")
     ax.set(xlabel="nats above the nearest source")

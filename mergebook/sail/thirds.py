@@ -10,8 +10,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mergebook.sail.distances import residuals
-
 LEAST = 3  # blocks of a third
 
 
@@ -86,9 +84,3 @@ def histograms(blocks: Tensor, vocabulary: int) -> Tensor:
     counts = torch.zeros(len(blocks), vocabulary, dtype=torch.float64)
     ones = torch.ones(blocks.shape, dtype=torch.float64)
     return counts.scatter_add_(1, blocks.long(), ones) / blocks.shape[1]
-
-
-def without(features: Tensor, statistic: Tensor) -> Tensor:
-    """Features less their regression on a statistic, its square and its cube."""
-    (rest,) = residuals((features, statistic))
-    return rest

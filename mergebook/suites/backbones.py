@@ -66,10 +66,8 @@ def write_backbone(
     weights = {key: value.half().cpu() for key, value in model.state_dict().items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(save_safetensors(weights, {"model": name}))
-    sources = {part.name: part.sha256 for part in sets}
-    record = provenance(
-        model=name, recipe=asdict(recipe), seed=seed, device=device, sources=sources
-    )
+    made = {"sources": {part.name: part.sha256 for part in sets}, "recipe": asdict(recipe)}
+    record = provenance(model=name, **made, seed=seed, device=device)
     path.with_suffix(".json").write_text(json.dumps({**record, "log": log}, indent=1) + "\n")
 
 

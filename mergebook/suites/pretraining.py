@@ -7,6 +7,7 @@ to predict the next character of Wikipedia articles. The logs in ``assets`` tell
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,8 @@ from mergebook.suites.types import PretrainingSet
 from mergelib.evaluation.tasks import Split, cross_entropy
 from mergelib.progress import progress
 from mergelib.training import shuffled, train
+
+PHOTOGRAPHS = "tiny_imagenet32"  # the set of them
 
 PRETRAINING = Recipe(learning_rate=1e-3, epochs=20, batch_size=128, weight_decay=0.05, warmup=0.05)
 
@@ -49,24 +52,18 @@ def augment(images: Tensor, flips: Tensor, generator: torch.Generator) -> Tensor
 
 
 def pretrain(
-    model: nn.Module,
-    sets: Sequence[PretrainingSet],
-    recipe: Recipe = PRETRAINING,
-    *,
-    photographs: Sequence[str] = ("tiny_imagenet32",),
-    label_smoothing: float = 0.1,
-    seed: int = 0,
+    model: nn.Module, sets: Sequence[PretrainingSet], recipe: Recipe = PRETRAINING, *, seed: int = 0
 ) -> list[dict[str, float]]:
     """Train ``model`` in place on the union of the sets; returns one log record an epoch.
 
-    Each set gets a linear classifier of its own; only pictures of `photographs` may be mirrored.
+    Each set gets a linear classifier of its own; only photographs may be mirrored.
     """
     device = next(model.parameters()).device
     images = torch.cat([part.train.inputs for part in sets]).to(device)
     all_labels = torch.cat([part.train.labels for part in sets]).to(device)
     sizes = torch.tensor([len(part.train) for part in sets])
     members = torch.arange(len(sets)).repeat_interleave(sizes).to(device)
-    flips = torch.tensor([part.name in photographs for part in sets], device=device)[members]
+    flips = torch.tensor([part.name == PHOTOGRAPHS for part in sets], device=device)[members]
     torch.manual_seed(seed)
     width = features(model, images[:2], scale_pixels).shape[1]
     heads = nn.ModuleList([nn.Linear(width, len(task.class_names)) for task in sets])
@@ -79,15 +76,9 @@ def pretrain(
     def loss(batch: Tensor) -> Tensor:
         outputs = model(augment(scale_pixels(images[batch]), flips[batch], generator))
         member, labels = members[batch], all_labels[batch]
-        losses = [
-            F.cross_entropy(
-                head(outputs[member == i]),
-                labels[member == i],
-                label_smoothing=label_smoothing,
-                reduction="sum",
-            )
-            for i, head in enumerate(heads)
-        ]
+        smooth = partial(F.cross_entropy, label_smoothing=0.1, reduction="sum")
+        parts = ((head, member == i) for i, head in enumerate(heads))
+        losses = [smooth(head(outputs[rows]), labels[rows]) for head, rows in parts]
         return torch.stack(losses).sum() / len(batch)
 
     log: list[dict[str, float]] = []

@@ -13,7 +13,7 @@ import torch
 def provenance(**inputs: Any) -> dict[str, Any]:
     """A record of versions, device, commit and date, next to what the numbers were made from."""
     device = str(inputs.pop("device", "cpu"))
-    packages = (
+    packages = [
         "mergelib-book",
         "torch",
         "torchvision",
@@ -21,7 +21,7 @@ def provenance(**inputs: Any) -> dict[str, Any]:
         "scikit-learn",
         "matplotlib",
         "pillow",
-    )
+    ]
     return {
         **inputs,
         "versions": {"python": platform.python_version(), **{p: _version(p) for p in packages}},

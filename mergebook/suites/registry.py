@@ -33,11 +33,6 @@ class Pretraining:
     short_recipe: Recipe
 
 
-def no_prompts(task: Task) -> Sequence[str]:
-    """None: the heads of a family are made from examples, or pass on what they get."""
-    return ()
-
-
 @dataclass(frozen=True)
 class Family:
     """Suites that are loaded alike, and what fits them.
@@ -55,7 +50,8 @@ class Family:
     models: Mapping[str, Callable[[], nn.Module]] = field(default_factory=dict)
     recipe: Recipe | None = None
     heads: MakeHeads = few_shot_heads
-    prompts: Callable[[Task], Sequence[str]] = no_prompts  # what a task's head is made from
+    # What a task's head is made from, unless it is examples or passes on what it gets.
+    prompts: Callable[[Task], Sequence[str]] = lambda task: ()
     packages: Mapping[str, Package] = field(default_factory=dict)  # pretrained weights, by model
     pretraining: Pretraining | None = None  # of the other models
     is_matrix: IsMatrix = is_matrix
@@ -64,10 +60,8 @@ class Family:
     def __post_init__(self) -> None:
         weights = self.pretraining or self.packages
         if self.load_zoo is None and (self.recipe is None or not weights):
-            raise ValueError(
-                f"family {self.name!r} needs load_zoo, or to make experts by a recipe, and "
-                "pretraining or a package"
-            )
+            made = "experts by a recipe, and pretraining or a package"
+            raise ValueError(f"family {self.name!r} needs load_zoo, or to make {made}")
 
 
 FAMILIES: dict[str, Family] = {}

@@ -19,14 +19,8 @@ from mergebook.suites.backbones import VERSION, cached, load_backbone
 from mergebook.suites.families import Family, family_of
 from mergebook.suites.models import scale_pixels, to_tokens
 from mergebook.suites.training import Recipe, fine_tune
-from mergebook.suites.types import (
-    Zoo,
-)
-from mergelib.evaluation.tasks import (
-    Suite,
-    Task,
-    cross_entropy,
-)
+from mergebook.suites.types import Zoo
+from mergelib.evaluation.tasks import Suite, Task, cross_entropy
 from mergelib.hashing import digest, fingerprint, plain
 from mergelib.io import cache_folder
 from mergelib.progress import progress
@@ -54,11 +48,6 @@ def load_zoo(
         seed: draws the heads' examples and the order of training; by default the suite's.
         device: where to train, and where the zoo's tensors lie.
         **options: of a family with public experts, e.g. ``experts``, their folders.
-
-    Raises:
-        ValueError: a suite of no family, an unknown model, one for another kind of data, a recipe
-            out of range, or one for experts that are not fine-tuned here.
-        TypeError: an option that the family does not have.
     """
     family = family_of(suite.name)
     model = family.model if model is None else model
@@ -81,17 +70,11 @@ def load_beginning(
 ) -> Zoo:
     """The zoo of a suite before any fine-tuning: backbone and heads, but no experts.
 
-    Args:
-        suite: from `load_suite`.
-        model: as for `load_zoo`.
-        recipe: how many examples stand behind a head; by default the suite's usual one.
-        device: where the zoo's tensors lie.
-
-    Raises:
-        ValueError: an unknown model, or a suite whose heads come with its public experts.
+    Arguments are those of `load_zoo`; a suite whose heads come with its public experts has none.
     """
     family = family_of(suite.name)
-    return _beginning(suite, model or family.model, recipe or _recipe(family), suite.seed, device)
+    recipe = recipe or _recipe(family)
+    return _beginning(suite, model or family.model, recipe, suite.seed, device)[0]
 
 
 def make_heads(
@@ -99,14 +82,8 @@ def make_heads(
 ) -> dict[str, nn.Module]:
     """The frozen head of every task, as the suite's family makes them.
 
-    Args:
-        backbone: with its pretrained weights.
-        suite: the tasks.
-        recipe: how many examples stand behind a head; by default the suite's usual one.
-        seed: draws these; by default the suite's.
-
-    Raises:
-        ValueError: for a suite whose heads come with its public experts.
+    The recipe says how many examples stand behind a head, and the seed draws them; both are by
+    default the suite's. A suite whose heads come with its public experts is a ValueError.
     """
     family = family_of(suite.name)
     seed = suite.seed if seed is None else seed
@@ -123,7 +100,8 @@ def _recipe(family: Family) -> Recipe:
 
 def _beginning(
     suite: Suite, model: str, recipe: Recipe, seed: int, device: torch.device | str
-) -> Zoo:
+) -> tuple[Zoo, dict[str, Any]]:
+    """The zoo without experts, and all that makes one but the data, for their keys."""
     family = family_of(suite.name)
     if model not in family.models:
         known = ", ".join(family.models)
@@ -135,16 +113,16 @@ def _beginning(
     heads = make_heads(backbone, suite, recipe, seed)
     revisions = family.packages[model].origin() if model in family.packages else {}
     made = fingerprint({**origin, "sources": suite.sources})
-    return Zoo(suite, backbone, pretrained, {}, heads, {}, made, revisions, family.is_matrix)
+    zoo = Zoo(suite, backbone, pretrained, {}, heads, {}, made, revisions, family.is_matrix)
+    return zoo, origin
 
 
 def _trained_zoo(
     suite: Suite, model: str, recipe: Recipe, seed: int, device: torch.device | str
 ) -> Zoo:
-    zoo, family = _beginning(suite, model, recipe, seed, device), family_of(suite.name)
-    origin = {"version": VERSION, "model": model, "recipe": plain(recipe), "seed": seed}
-    origin["backbone"] = digest(tensor for _, tensor in sorted(zoo.pretrained.items()))
-    keys = {name: _key(origin, task, family.prompts(task)) for name, task in suite.tasks.items()}
+    zoo, origin = _beginning(suite, model, recipe, seed, device)
+    prompts = family_of(suite.name).prompts
+    keys = {name: _key(origin, task, prompts(task)) for name, task in suite.tasks.items()}
     folder = cache_folder() / "zoo"
     files = {name: folder / f"{name}-{key}.safetensors" for name, key in keys.items()}
     missing = [name for name in suite.tasks if not files[name].exists()]

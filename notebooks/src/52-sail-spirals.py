@@ -89,6 +89,7 @@ import numpy as np
 import pandas as pd
 
 from mergebook.sail.read import spirals as analysis
+from mergebook.sail.read.reached import speed_ups
 
 small = PROFILE == "smoke"
 seeds, budget = range(SEED, SEED + (2 if small else 5)), 30 if small else 300
@@ -267,7 +268,7 @@ looks = {
     "uniform": ("uniform", plots.ORANGE, "s"),
     "nearest source": ("nearest source alone", plots.BLACK, "D"),
 }
-speeds = {method: analysis.speed_ups(compared, "easy", "A", method) for method in looks}
+speeds = {method: speed_ups(compared, "easy", "A", method) for method in looks}
 speeds = pd.concat(speeds, names=["method"]).reset_index("method")
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.4), sharey=True, sharex=True)
 for ax, (start, words) in zip(axes, {"shared": "shared start", "own": "own starts"}.items()):
@@ -280,23 +281,21 @@ plt.show()
 
 # %%
 for account in ("A", "B", "C"):
-    rows = analysis.speed_ups(compared, "easy", account, "theorem")
+    rows = speed_ups(compared, "easy", account, "theorem")
     gains = over_seeds(rows, ["reading", "start"], "speed")
     gains["reached"] = rows.groupby(["reading", "start"])["reached"].mean()
     print(f"account {account}", gains.round(2).to_string(), sep="\n", end="\n\n")
 
 # %% tags=["remove-cell"]
 for goal in ("easy", "hard"):
-    rows = analysis.speed_ups(compared, goal, "B", "theorem")
+    rows = speed_ups(compared, goal, "B", "theorem")
     speed = over_seeds(rows, ["reading", "start"], "speed")
     assert (speed.loc[["one class", "inner, outer"], "mean"] < 0).all()
     assert (speed.loc["random", "mean"] > 0).all()
 alone = over_seeds(
-    analysis.speed_ups(compared, "easy", "B", "nearest source"), ["reading", "start"], "speed"
+    speed_ups(compared, "easy", "B", "nearest source"), ["reading", "start"], "speed"
 )
-easy = over_seeds(
-    analysis.speed_ups(compared, "easy", "B", "theorem"), ["reading", "start"], "speed"
-)
+easy = over_seeds(speed_ups(compared, "easy", "B", "theorem"), ["reading", "start"], "speed")
 assert alone.loc[("random", "own"), "mean"] > easy.loc[("random", "own"), "mean"]
 assert (alone.loc[["one class", "inner, outer"], "mean"] < 0).all()
 
@@ -323,9 +322,7 @@ assert (final.loc["random", "nearest source"] < final.loc["random", "theorem"]).
 others = final.loc[["one class", "inner, outer"]]
 assert (others["theorem"] < others["nearest source"]).all()
 assert (others["scratch"] < others["theorem"]).all()
-plain = over_seeds(
-    analysis.speed_ups(compared, "easy", "B", "uniform"), ["reading", "start"], "speed"
-)
+plain = over_seeds(speed_ups(compared, "easy", "B", "uniform"), ["reading", "start"], "speed")
 assert plain.loc[("random", "shared"), "mean"] > alone.loc[("random", "shared"), "mean"]
 
 # %% tags=["remove-cell"]
@@ -341,15 +338,14 @@ assert first.size().eq(30).all()
 assert first.mean()[[*analysis.MERGED]].max() <= 5
 told = {
     (method, goal, account): over_seeds(
-        analysis.speed_ups(compared, goal, account, method), ["reading", "start"], "speed"
+        speed_ups(compared, goal, account, method), ["reading", "start"], "speed"
     )
     for method in analysis.MERGED
     for goal in ("easy", "hard")
     for account in ("A", "B", "C")
 }
 alike = pd.concat(
-    analysis.speed_ups(compared, "easy", "A", method).assign(method=method)
-    for method in analysis.MERGED
+    speed_ups(compared, "easy", "A", method).assign(method=method) for method in analysis.MERGED
 )
 alike = alike[(alike["reading"] == "random") & (alike["start"] == "shared")]
 gaps = paired(alike, {str(two): two for two in combinations(analysis.MERGED, 2)}, "speed")

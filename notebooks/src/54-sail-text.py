@@ -330,7 +330,7 @@ assert (apart["mean"].abs() < apart["half_width"]).all()
 # %%
 import numpy as np
 
-logs = text.nearness_in_text()
+logs = text.nearness()
 lengths = logs.assign(distance=np.exp(logs["log"] / 2))
 table = lengths.pivot_table("distance", "start", "point").loc[["shared", "own"]]
 print(table.rename(columns={"source": "sources", "random": "random weights"}).round(1).to_string())
@@ -410,8 +410,9 @@ assert (mean[100.0] < -0.75).all()
 from mergebook import ledger
 from mergebook.sail import claims as sail
 from mergebook.sail.read import sweeps
+from mergebook.sail.read.reached import speed_ups
 
-weights, losses = sweeps.weights(), sweeps.mixed()
+losses = sweeps.mixed()
 keys = ["parts", "start", "seed", "share"]
 theorem = losses[losses["method"] == "theorem"][[*keys, "loss"]]
 above = losses.merge(theorem, on=keys, suffixes=("", "_theorem"))
@@ -423,7 +424,7 @@ rivals = {method: (method, shade, "o-") for method, shade in rivals.items()}
 looks = {start: (text, shade, f"{mark}-") for start, (text, shade, mark) in STARTS.items()}
 looks["re-basin"] = ("re-basin", plots.GREEN, "^-")
 style = {"x": "share", "ms": 4, "lw": 1.2, "capsize": 2}
-best = weights[weights["kind"] == "best"].groupby("parts")
+best = losses[losses["method"] == "best"].groupby("parts")
 fig, axes = plt.subplots(2, 3, figsize=(9.4, 6.8), sharex=True)
 for row, (parts, words) in zip(axes, {"texts": "two texts", "thirds": "thirds of one"}.items()):
     plots.series(row[0], best.get_group(parts), y="gamma", by="start", looks=looks, **style)
@@ -453,21 +454,21 @@ matched = both["uniform"].groupby(["parts", "start", "share"]).mean().loc["texts
 assert (matched["re-basin"] - matched["shared"]).abs().max() < 0.006
 assert {*gaps.index.levels[0]} == {"shared", "own", "re-basin"}
 assert gaps["best"].between(-0.025, 0).all()
-mixed = weights[weights["parts"] == "texts"]
-places = mixed.pivot_table(index=["start", "share"], columns="kind", values="gamma")
+mixed = losses[losses["parts"] == "texts"]
+places = mixed.pivot_table(index=["start", "share"], columns="method", values="gamma")
 assert (places["theorem"] - places.index.get_level_values("share")).abs().max() < 0.01
 assert (places["best"].unstack()[[0.75, 1.0]] > 1).all().all()
 assert places["best"].unstack()[0.5].between(0.9, 1.4).all()
 assert (places["best"].unstack()[0.0] < 0).all()
-ends = mixed[(mixed["kind"] == "best") & (mixed["start"] == "own")]
+ends = mixed[(mixed["method"] == "best") & (mixed["start"] == "own")]
 assert (ends.loc[ends["share"] == 0.5, "gamma"] > 1).all()
 curved = sweeps.curved().groupby(["parts", "start"])["share"].agg(set)
 assert all(curved["texts", start] == {0.0, 0.5, 0.75, 1.0} for start in STARTS)
 assert all(len(curved["thirds", start]) == 5 for start in STARTS)
 
 # %% tags=["remove-cell"]
-thirds = weights[weights["parts"] == "thirds"].pivot_table(
-    index=["seed", "start", "share"], columns="kind", values="gamma"
+thirds = losses[losses["parts"] == "thirds"].pivot_table(
+    index=["seed", "start", "share"], columns="method", values="gamma"
 )
 assert thirds["best"].between(1, 1.5).all(), "in every seed"
 shares = thirds.index.get_level_values("share")
@@ -542,7 +543,7 @@ shown = crossed[crossed["start"] == "shared"].replace(NAMES)
 full = shown.pivot_table(index=["source", "target"], columns="method", values="hard")
 table = full[["scratch", "theorem", "uniform"]].copy()
 for account in ("A", "B", "C"):
-    speeds = sweeps.speed_ups(crossed, "hard", account, "theorem")
+    speeds = speed_ups(crossed, "hard", account, "theorem")
     speeds = speeds[speeds["start"] == "shared"].replace(NAMES)
     table[account] = speeds.groupby(["source", "target"])["speed"].mean()
 print(table.round(1).to_string())
@@ -689,13 +690,13 @@ for far in (0.1, 1.0, 5.0):
 # $D_1$ and $D_2$, a feature "without the mean" is the mean, as the classifier finds:
 
 # %%
-from mergebook.sail.thirds import without
+from mergebook.sail.distances import residuals
 
 means = features["mean"][:, 0]
 low, middle, high = (rows.sort().values for rows in splits["thirds"].values())
 once = torch.zeros(len(means), 1, dtype=torch.float64)
 once[high[0]] = 1
-rest = without(once, means)
+(rest,) = residuals((once, means))
 print(f"AUC of D1 and D2: {classifier_auc(rest[low], rest[middle]):.2f}")
 
 # %% [markdown]

@@ -9,19 +9,16 @@ from mergebook.lab.comparison import (
     best_of,
     choices,
     choose_wide,
-    individual,
+    judged,
+    judged_alone,
     measured_anew,
     merge_zoo,
-    records,
 )
 from mergebook.lab.grids import FIRST_GRIDS, KERNEL_GRIDS, Grid
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
-from mergelib.evaluation.loops import evaluate
 from mergelib.statedict import is_kernel
-
-COLUMNS = ["task", "accuracy", "loss"]
 
 
 @study()
@@ -34,7 +31,7 @@ def kernels(zoo: Zoo, *, grids: Mapping[str, Grid] = KERNEL_GRIDS) -> Tables:
         ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``, at hyperparameters chosen
         on validation data; ``chosen``: rows of ``method`` and these.
     """
-    rows = records(individual(zoo, autocast=True)[COLUMNS].assign(method="individual"))
+    rows = judged_alone(zoo)
     states = {"pretrained": zoo.pretrained}
     chosen = []
     for method, grid in grids.items():
@@ -42,8 +39,7 @@ def kernels(zoo: Zoo, *, grids: Mapping[str, Grid] = KERNEL_GRIDS) -> Tables:
         states[method] = merge_zoo(method, zoo, **best)
         chosen.append({"method": method, **{key: best[key] for key in grid}})
     for method, state in states.items():
-        table = evaluate(zoo.model, state, zoo.heads, zoo.suite, autocast=True)
-        rows += records(table[COLUMNS].assign(method=method))
+        rows += judged(zoo, method, state)
     return {"test": rows, "chosen": chosen}
 
 
@@ -60,17 +56,13 @@ def batch_norm(
         ``test``: rows of ``method``, ``statistics`` (``"merged"`` or ``"measured"``), ``task``,
         ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``.
     """
-    rows = records(
-        individual(zoo, autocast=True)[COLUMNS].assign(method="individual", statistics="merged")
-    )
+    rows = judged_alone(zoo, statistics="merged")
     chosen = []
     for method in methods:
         best = choose_wide(zoo, method, FIRST_GRIDS[method])[0]
         chosen += choices({method: best})
         merged = merge_zoo(method, zoo, **best)
+        rows += judged(zoo, method, merged, statistics="merged")
         measured = measured_anew(zoo, merged, examples)
-        for statistics, state in (("merged", merged), ("measured", measured)):
-            named = {"method": method, "statistics": statistics}
-            table = evaluate(zoo.model, state, zoo.heads, zoo.suite, autocast=True)
-            rows += records(table[COLUMNS].assign(**named))
+        rows += judged(zoo, method, measured, statistics="measured")
     return {"test": rows, "chosen": chosen}

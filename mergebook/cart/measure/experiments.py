@@ -5,6 +5,7 @@ Each is a function of a zoo that returns tables, lists of rows. See `mergebook.l
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, Literal
 
 import pandas as pd
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from mergebook.cart.theory import interference_curves, output_interference
 from mergebook.lab.comparison import (
+    COLUMNS,
+    accuracies,
     adapted,
     best_of,
     choices,
@@ -27,14 +30,14 @@ from mergebook.lab.comparison import (
     records,
     sub_zoo,
 )
+from mergebook.lab.experts import judge_merges
 from mergebook.lab.grids import ADAPTED, FIRST_GRIDS, SUBSET_GRIDS, Grid
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
 from mergelib.activations import layer_inputs
 from mergelib.compression import Compressed, compress
-from mergelib.evaluation.loops import SplitName, evaluate, evaluate_many
-from mergelib.procedures import Adapted
+from mergelib.evaluation.loops import SplitName, evaluate
 from mergelib.procedures.common import unlabelled
 from mergelib.registry import get_method
 from mergelib.statedict import StateDict, flatten
@@ -45,10 +48,7 @@ COUNTS = (2, 4, 8, 12, 16, 20)
 
 @study()
 def baselines(
-    zoo: Zoo,
-    *,
-    methods: str | Sequence[str] | None = None,
-    grids: Mapping[str, Grid] = FIRST_GRIDS,
+    zoo: Zoo, *, methods: str | Sequence[str] | None = None, grids: Mapping[str, Grid] = FIRST_GRIDS
 ) -> Tables:
     """Methods with hyperparameters chosen on validation data, judged on test data.
 
@@ -57,8 +57,7 @@ def baselines(
         (one row per grid point) and ``test`` (one row per method and task, as `compare` gives it).
     """
     settings, searched = {}, []
-    methods = tuple(grids) if methods is None else methods
-    methods = [methods] if isinstance(methods, str) else methods
+    methods = [methods] if isinstance(methods, str) else methods or tuple(grids)
     for method in methods:
         get_method(method)  # an unknown method fails before any work
         if method not in grids:
@@ -88,9 +87,7 @@ def ranks(
         ‖θ − θ_avg‖ over the mean ‖θ_t − θ_avg‖.
     """
     centre = flatten(merge_zoo("average", zoo))
-    spread = float(
-        torch.stack([(flatten(expert) - centre).norm() for expert in zoo.experts.values()]).mean()
-    )
+    spread = float(torch.stack([(flatten(e) - centre).norm() for e in zoo.experts.values()]).mean())
     grid: list[dict[str, Any]] = [
         {"method": method, "scale": scale, "rank_ratio": ratio}
         for method, own in (("cart", scales), ("low_rank_task_arithmetic", uncentred_scales))
@@ -105,11 +102,7 @@ def ranks(
             path.append({**point, "distance": float((flatten(merged) - centre).norm()) / spread})
             yield i, merged
 
-    table = evaluate_many(zoo.model, candidates(), zoo.heads, zoo.suite, autocast=True)
-    rows = [
-        {**grid[row.pop("candidate")], **row}
-        for row in records(table[["candidate", "task", "accuracy", "loss"]])
-    ]
+    rows = [{**grid[i], **row} for i, row in judge_merges(zoo, candidates())]
     return {"test": rows, "path": path}
 
 
@@ -130,9 +123,7 @@ def task_counts(
     """
     zoo = cut(zoo, pictures)
     own = individual(zoo, autocast=True).set_index("task")["accuracy"]
-    base = evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite, autocast=True).set_index(
-        "task"
-    )["accuracy"]
+    base = accuracies(zoo, {"pretrained": zoo.pretrained}, autocast=True).T["pretrained"]
     generator = torch.Generator().manual_seed(zoo.suite.seed)
     names = list(zoo.suite.tasks)
     rows, chosen = [], []
@@ -145,8 +136,7 @@ def task_counts(
                 best = best_of(part, method, grid)
                 chosen += choices({label: best}, count=count, subset=subset)
                 merged = merge_zoo(method, part, **best)
-                table = evaluate(zoo.model, merged, zoo.heads, part.suite, autocast=True)
-                accuracy = table.set_index("task")["accuracy"]
+                accuracy = accuracies(part, {label: merged}, autocast=True).T[label]
                 row = {"count": count, "subset": subset, "method": label}
                 share = float((accuracy / own[tasks]).mean())
                 rows.append({**row, "accuracy": float(accuracy.mean()), "normalised": share})
@@ -199,10 +189,10 @@ def compression(
     settings: list[tuple[str, str, dict[str, Any]]] = [("emr", "", {})]
     masks = {base: _best_masks(zoo, base, mask_scales) for base in ("task_arithmetic", "ties")}
     settings += [("tall_masks", f"base={base}", options) for base, options in masks.items()]
-    for rest in ("own", "average"):
-        for ratio in rank_ratios:
-            low_rank = {"rank_ratio": ratio, "rest": rest}
-            settings.append(("cart_indexing", f"rank_ratio={ratio}", low_rank))
+    settings += [
+        ("cart_indexing", f"rank_ratio={ratio}", {"rank_ratio": ratio, "rest": rest})
+        for rest, ratio in product(("own", "average"), rank_ratios)
+    ]
     rows = records(_judge_own(zoo, zoo.experts).assign(method="individual", setting="", rest=""))
     storage = []
     for method, setting, options in settings:
@@ -211,10 +201,9 @@ def compression(
         table = _judge_own(zoo, {task: parts.expert(task) for task in parts.tasks})
         rows += records(table.assign(**named))
         bits = 8 * sum(map(parts.task_nbytes, parts.tasks)) / len(parts.tasks)
-        storage.append({**named, "bits_per_task": bits, "shared_bytes": parts.shared_nbytes})
-    count = flatten(zoo.pretrained).numel()
+        size = {"shared_bytes": parts.shared_nbytes, "parameters": flatten(zoo.pretrained).numel()}
+        storage.append({**named, "bits_per_task": bits, **size})
     chosen = [row for options in masks.values() for row in choices({"tall_masks": options})]
-    storage = [{**row, "parameters": count} for row in storage]
     return {"test": rows, "storage": storage, "chosen": chosen}
 
 
@@ -273,7 +262,7 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
         a row of ``method`` and ``settings``.
     """
     best = choose_wide(zoo, "cart", ADAPTED["cart"])[0]
-    rows = judged(zoo, "cart", Adapted(merge_zoo("cart", zoo, **best)))
+    rows = judged(zoo, "cart", merge_zoo("cart", zoo, **best))
     tables: Tables = {"test": [{"rate": 0, **row} for row in rows], "history": [], "moved": []}
     tables["chosen"] = choices({"cart": best})
     splits: dict[str, Mapping[str, Any]] = {
@@ -317,5 +306,4 @@ def _judge_own(
     zoo: Zoo, states: dict[str, dict[str, Tensor]], split: SplitName = "test"
 ) -> pd.DataFrame:
     """``task``, ``accuracy`` and ``loss`` of every task under a state dict of its own."""
-    table = individual(replace(zoo, experts=states), split, autocast=True)
-    return table[["task", "accuracy", "loss"]]
+    return individual(replace(zoo, experts=states), split, autocast=True)[COLUMNS]

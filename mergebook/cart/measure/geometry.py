@@ -32,10 +32,8 @@ def geometry(zoo: Zoo, *, rank_ratios: Sequence[float] = RATIOS) -> Tables:
     weights = {key: value for key, value in zoo.pretrained.items() if not is_statistic(key)}
     start = flatten(weights)
     average = merge_zoo("average", zoo)
-    vectors = {
-        task: flatten({key: expert[key] for key in weights}) - start
-        for task, expert in zoo.experts.items()
-    }
+    own = {name: {key: e[key] for key in weights} for name, e in zoo.experts.items()}
+    vectors = {task: flatten(expert) - start for task, expert in own.items()}
     tables: Tables = {"tasks": [], "pairs": [], "spectra": []}
     for task, vector in vectors.items():
         length = float(vector.norm() / start.norm())
@@ -46,11 +44,9 @@ def geometry(zoo: Zoo, *, rank_ratios: Sequence[float] = RATIOS) -> Tables:
                 tables["pairs"].append({"task": task, "other": other, "cosine": cosine})
         for centred, origin in ((False, zoo.pretrained), (True, average)):
             kept = _kept(zoo, zoo.experts[task], origin, rank_ratios)
-            row = {"task": task, "centred": centred}
-            tables["spectra"] += [
-                {**row, "rank_ratio": ratio, "kept": share}
-                for ratio, share in zip(rank_ratios, kept, strict=True)
-            ]
+            for ratio, share in zip(rank_ratios, kept, strict=True):
+                row = {"task": task, "centred": centred, "rank_ratio": ratio, "kept": share}
+                tables["spectra"].append(row)
     return tables
 
 

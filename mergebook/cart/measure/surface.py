@@ -4,6 +4,7 @@ Each is a function of a zoo that returns tables, lists of rows. See `mergebook.l
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,12 +60,9 @@ def _plane(zoo: Zoo, grids: Mapping[str, Grid], inputs: int) -> Rows:
     average = merge_zoo("average", zoo)
     centre = flatten(average)
     spread = torch.stack([(flatten(e) - centre).norm() for e in zoo.experts.values()]).mean()
+    see = partial(_seen, zoo, count=inputs)
     own = {
-        name: (
-            _seen(zoo, name, zoo.experts[name], inputs),
-            _seen(zoo, name, zoo.pretrained, inputs),
-        )
-        for name in zoo.suite.tasks
+        name: (see(name, zoo.experts[name]), see(name, zoo.pretrained)) for name in zoo.suite.tasks
     }
 
     def candidates() -> Iterator[tuple[dict[str, Any], StateDict]]:
@@ -78,7 +76,7 @@ def _plane(zoo: Zoo, grids: Mapping[str, Grid], inputs: int) -> Rows:
         distance = float((flatten(state) - centre).norm() / spread)
         table = evaluate(zoo.model, state, zoo.heads, zoo.suite).set_index("task")
         for name, references in own.items():
-            seen = told(_seen(zoo, name, state, inputs), *references, zoo.heads[name])
+            seen = told(see(name, state), *references, zoo.heads[name])
             row = {"accuracy": table["accuracy"][name], **seen, "distance": distance}
             rows.append({**point, "task": name, **row})
     return rows
@@ -92,11 +90,8 @@ def told(
     With unit features z of the merged model, of the task's own expert and of the pretrained model,
     z − z_0 = ``signal`` · (z_e − z_0) + a rest that is orthogonal to it over all inputs together,
     and ``interference`` is the length of the rest relative to that of z_e − z_0. The squared
-    ``error`` ‖z − z_e‖² / ‖z_e − z_0‖² is (1 − signal)² + interference².
-
-    Returns:
-        These three; ``entropy``, the mean of the merged model's predictions, in nats; and
-        ``agreement``, the share of inputs that it puts into the same class as the expert, 0..1.
+    ``error`` ‖z − z_e‖² / ‖z_e − z_0‖² is (1 − signal)² + interference². ``entropy`` is that of its
+    predictions, in nats, and ``agreement`` the share of inputs that it classes as the expert does.
     """
     z, z_expert, z_start = (F.normalize(x, dim=1) for x in (merged, expert, pretrained))
     aim, moved = z_expert - z_start, z - z_start

@@ -1,7 +1,7 @@
 """SAIL's claims (Anonymous, 2025), as far as they are tested; each setting adds its checks."""
 
 from collections.abc import Iterable
-from itertools import chain
+from functools import partial
 from typing import Any
 
 from mergebook.ledger import Check, Comparison, Load, read_claims
@@ -32,19 +32,14 @@ TESTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-class _Joined:
+def _joined(tests: tuple[Any, ...], load: Load) -> Iterable[Comparison | Check]:
     """The tests of a claim in several settings, one after the other."""
-
-    def __init__(self, *tests: Any) -> None:
-        self.tests = tests
-
-    def __call__(self, load: Load) -> Iterable[Comparison | Check]:
-        return chain.from_iterable(test(load) for test in self.tests)
+    return (each for test in tests for each in test(load))
 
 
 CLAIMS = read_claims(
     "mergebook.sail",
-    {key: _Joined(*tests) for key, tests in TESTS.items()},
+    {key: partial(_joined, tests) for key, tests in TESTS.items()},
     aligned=text.ALIGNED,
     near_points=spirals.NEAR_POINTS,
     half=growing.HALF,

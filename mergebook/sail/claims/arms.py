@@ -1,6 +1,6 @@
 """What SAIL's claims on larger networks compare: starts, at all costs but the sources'."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from typing import Any, get_args
@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pandas as pd
 
 from mergebook.ledger import Comparison, Load, comparison
-from mergebook.ledger.checks import SEED, Role, chosen
+from mergebook.ledger.checks import SEED, Role
 from mergebook.sail.claims import speeds
 from mergebook.sail.claims.spirals import maintained
 from mergebook.sail.costs import Account
@@ -29,16 +29,11 @@ _KEYS = ["modality", "size", "start"]
 Cases = list[tuple[str, str, Account, Role]]
 
 
-def _cells(table: pd.DataFrame) -> Iterator[tuple[str, dict[str, str]]]:
-    """In words and as columns: modality, size and start."""
-    for names in table[_KEYS].drop_duplicates().itertuples(index=False, name=None):
-        modality, size, start = names
-        yield f"{modality}, {size}, {WORDS[start]}", dict(zip(_KEYS, names, strict=True))
-
-
-def _there(table: pd.DataFrame, cell: Mapping[str, str]) -> set[str]:
-    """Arms that were measured in a cell."""
-    return set(table.loc[chosen(table, cell), "arm"])
+def _cells(table: pd.DataFrame) -> Iterator[tuple[str, dict[str, str], pd.DataFrame]]:
+    """Modality, size and start in words and as columns, with the rows that have them."""
+    for names, rows in table.groupby(_KEYS, sort=False):
+        cell = dict(zip(_KEYS, map(str, names), strict=True))
+        yield f"{cell['modality']}, {cell['size']}, {WORDS[cell['start']]}", cell, rows
 
 
 def _of_main_size(table: pd.DataFrame) -> pd.DataFrame:
@@ -47,9 +42,9 @@ def _of_main_size(table: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def _keys_of(table: pd.DataFrame, cell: Mapping[str, str]) -> tuple[str, ...]:
+def _keys_of(rows: pd.DataFrame) -> tuple[str, ...]:
     """What identifies an arm's rows in a cell: seeds, and targets, a sample, where it has many."""
-    return speeds.TARGETS if table.loc[chosen(table, cell), "target"].nunique() > 1 else SEED
+    return speeds.TARGETS if rows["target"].nunique() > 1 else SEED
 
 
 def _all(load: Load) -> pd.DataFrame:
@@ -65,32 +60,34 @@ def _timed(load: Load) -> pd.DataFrame:
 
 
 def _speeds(
-    table: pd.DataFrame, goal: str, account: Account, arm: str, rival: str
-) -> Iterator[tuple[str, dict[str, str], "partial[Comparison]"]]:
-    """Each cell in which both arms have such a goal, in words and as columns; and a comparison."""
-    speed_ups = partial(arms.speed_ups, goal=goal, account=account, arm=arm, rival=rival)
-    rows = speed_ups(table)
-    sides: dict[str, Any] = {"own": arm, "rival": rival, "by": "arm", "goal": goal}
-    for words, cell in _cells(rows):
-        about = cell | {"goal": goal, "account": account}
-        where: dict[str, Any] = {"result": table.copy, "where": cell, "about": about}
-        keys: dict[str, Any] = {"keys": _keys_of(rows, cell), "speed_ups": speed_ups}
-        yield words, cell, partial(speeds.faster, **sides, **where, **keys)
+    table: pd.DataFrame,
+    arm: str,
+    rival: str,
+    goal: str,
+    account: Account,
+    says: str,
+    *,
+    pooled: bool = False,  # whether it counts once per network, from a shared start
+    **options: Any,
+) -> Iterator[Comparison]:
+    """How much faster an arm is than a rival, in each cell in which both have such a goal."""
+    for words, cell, rows in _cells(arms.speed_ups(table, goal, account, arm, rival)):
+        counts = pooled and cell["start"] == "shared" and cell["modality"] != BYOL
+        usual: dict[str, Any] = {"keys": _keys_of(rows), "speed_ups": arms.speed_ups, "by": "arm"}
+        usual |= {"result": table.copy, "network": cell["modality"] if counts else ""}
+        case: Any = (f"{words}: {says}", arm, rival, goal, account)
+        yield speeds.faster(*case, where=cell, about=cell, **usual | options)
 
 
 def _faster(table: pd.DataFrame, cases: Cases, pooled: str = "") -> Iterator[Comparison]:
     """Every case for both goals; the pooled goal from a shared start counts once per network."""
     for (arm, rival, account, role), goal in product(cases, GOALS):
-        than = "" if rival == "scratch" else f" than {rival}"
-        for words, cell, compare in _speeds(table, goal, account, arm, rival):
-            says = f"{words}: {arm} faster{than}, {goal} goal, account {account}"
-            counts = (goal, cell["start"]) == (pooled, "shared") and cell["modality"] != BYOL
-            yield compare(says, role=role, network=cell["modality"] if counts else "")
+        says = f"{arm} faster" + ("" if rival == "scratch" else f" than {rival}")
+        yield from _speeds(table, arm, rival, goal, account, says, role=role, pooled=goal == pooled)
 
 
 def faster(load: Load) -> Iterator[Comparison]:
     """S1, of larger networks: log₂ speed-up over scratch; targets are a sample of tasks."""
-    table = _of_main_size(_timed(load))
     cases: Cases = [
         ("SAIL", "scratch", "A", "primary"),
         ("SAIL", "scratch", "B", "secondary"),
@@ -101,7 +98,7 @@ def faster(load: Load) -> Iterator[Comparison]:
         ("random, same scale", "scratch", "A", "control"),
         ("nearest source", "scratch", "A", "control"),
     ]
-    yield from _faster(table, cases, pooled="easy")
+    yield from _faster(_of_main_size(_timed(load)), cases, pooled="easy")
 
 
 def together(load: Load) -> Iterator[Comparison]:
@@ -109,21 +106,19 @@ def together(load: Load) -> Iterator[Comparison]:
 
     Its speed over that source is told by all accounts: C counts one source there, and here two.
     """
-    ends = _of_main_size(_all(load))
-    for words, cell in _cells(ends):
+    for words, cell, rows in _cells(_of_main_size(_all(load))):
         says = f"{words}: lower loss than the nearest source alone, at equal cost"
-        yield _final(ends, cell, "SAIL", "nearest source", says, "primary")
+        yield _final(rows, cell, "SAIL", "nearest source", says, "primary")
     table = _of_main_size(_timed(load))
+    averaged: dict[str, Any] = {"speed_ups": _over_targets, "keys": SEED, "role": "secondary"}
     for account in get_args(Account):
-        for words, _, compare in _speeds(table, "hard", account, "SAIL", "nearest source"):
-            says = f"{words}: faster than the nearest source alone, hard goal, account {account}"
-            averaged = {"speed_ups": partial(_over_targets, account), "keys": SEED}
-            yield compare(says, role="secondary", **averaged)
+        pair, says = ("SAIL", "nearest source"), "faster than the nearest source alone"
+        yield from _speeds(table, *pair, "hard", account, says, **averaged)
 
 
-def _over_targets(account: Account, rows: pd.DataFrame) -> pd.DataFrame:
-    """Speed-ups over the nearest source, means over targets for each seed."""
-    speed = arms.speed_ups(rows, "hard", account, "SAIL", "nearest source")
+def _over_targets(rows: pd.DataFrame, **options: Any) -> pd.DataFrame:
+    """Speed-ups, means over targets for each seed."""
+    speed = arms.speed_ups(rows, **options)
     return speed.groupby([*_KEYS, "seed"], sort=False)[[*speeds.VALUES]].mean().reset_index()
 
 
@@ -131,13 +126,13 @@ def merged(load: Load) -> Iterator[Comparison]:
     """S16, of the factorial: loss of one source less that of two by the same maps, equal cost."""
     table = load(factorial.ends)
     pairs = table.loc[table["sources"] == 2, ["modality", "start", "maps"]].drop_duplicates()
+    low: dict[str, Any] = {"keys": SEED, "value": "B", "unit": "nats", "falling": True}
+    low |= {"result": factorial.ends, "role": "secondary"}
     for modality, start, maps in pairs.itertuples(index=False, name=None):
         sides = [{"sources": 2, "start": start}, {"sources": 1, "start": "shared"}]
         says = f"{modality}, {WORDS[start]}, maps {maps}: two sources end lower than one"
         where = {"modality": modality, "maps": maps}
-        options: dict[str, Any] = {"keys": SEED, "value": "B", "unit": "nats", "falling": True}
-        options |= {"where": where, "about": where | {"start": start}, "role": "secondary"}
-        yield comparison(says, *sides, result=factorial.ends, **options)
+        yield comparison(says, *sides, where=where, about=where | {"start": start}, **low)
 
 
 def better(load: Load) -> Iterator[Comparison]:
@@ -146,11 +141,10 @@ def better(load: Load) -> Iterator[Comparison]:
     for longer in map(load, (arms.longer, arms.lasting, arms.unlabelled_lasting)):
         cases.append((longer, f" of {int(longer['last'].max()):,} steps", "primary"))
     for table, end, role in cases:
-        ends = _of_main_size(table)
-        for words, cell in _cells(ends):
-            options: dict[str, Any] = {"result": ends.copy, "where": cell, "by": "arm"}
-            options |= {"keys": _keys_of(ends, cell), "about": cell | {"training": end or "usual"}}
-            yield from maintained(words, "SAIL", end, role, **options)
+        for words, cell, rows in _cells(_of_main_size(table)):
+            options: dict[str, Any] = {"result": rows.copy, "by": "arm", "keys": _keys_of(rows)}
+            about = cell | {"training": end or "usual"}
+            yield from maintained(words, "SAIL", end, role, about=about, **options)
 
 
 def labelled(load: Load) -> Iterator[Comparison]:
@@ -184,21 +178,19 @@ def fading(load: Load) -> Iterator[Comparison]:
         rows = rows[(rows["modality"] == "ResNet") & (rows["start"] == "shared")]
         if rows.empty:  # without that goal
             continue
+        main = arm == "SAIL"
         pairs = arms.nearness(rows)
-        role: Role = "primary" if arm == "SAIL" else "control"
         says = f"ResNet, deeper, shared start: {arm} gains less from farther away, {goal} goal"
         about = {"modality": "ResNet", "size": "deeper", "start": "shared", "goal": goal}
         about |= {"better": arm, "per": "target"}
-        counted = f"bounds on {bounded(rows, 'target').sum()} of {len(pairs)} sets"
-        compare = partial(comparison, worse={}, kind="correlation", unit="rank correlation")
-        sides: dict[str, Any] = {"value": ("speed", "near"), "keys": ("target",), "role": role}
-        yield compare(f"{says} ({counted})", result=pairs.reset_index, about=about, **sides)
-        falls = arms.fading(rows).rename("fall").reset_index
-        again: dict[str, Any] = {"role": "secondary" if arm == "SAIL" else "control"}
-        again |= {"value": "fall", "keys": SEED, "unit": "rank correlation"}
-        yield comparison(
-            f"{says}, these sets", result=falls, about=about | {"per": "seed"}, **again
-        )
+        counted = f"{says} (bounds on {bounded(rows, 'target').sum()} of {len(pairs)} sets)"
+        compare = partial(comparison, unit="rank correlation")
+        both: dict[str, Any] = {"kind": "correlation", "worse": {}, "value": ("speed", "near")}
+        both |= {"role": "primary" if main else "control", "keys": ("target",), "about": about}
+        yield compare(counted, result=pairs.reset_index, **both)
+        each: dict[str, Any] = {"value": "fall", "role": "secondary" if main else "control"}
+        each |= {"result": arms.fading(rows).rename("fall").reset_index, "keys": SEED}
+        yield compare(f"{says}, these sets", about=about | {"per": "seed"}, **each)
 
 
 def ahead(load: Load) -> Iterator[Comparison]:
@@ -207,41 +199,37 @@ def ahead(load: Load) -> Iterator[Comparison]:
     The paper's table has scratch, LiGO and both soups, after equal training, so that account A
     decides. The greedy soup is the nearest source alone in every seed, and counts once.
     """
-    table, ends = load(arms.starts), load(arms.finished)
-    for words, cell in _cells(ends):
+    table = load(arms.starts)
+    for words, cell, rows in _cells(load(arms.finished)):
         for rival in TABLE:
-            if {"SAIL", rival} <= _there(ends, cell):
+            if {"SAIL", rival} <= {*rows["arm"]}:
                 says = f"{words}: SAIL ends lower than {rival}, after as many steps"
-                about = {"account": "A"}
-                yield _final(ends, cell, "SAIL", rival, says, "primary", **about)
-    for (words, cell), arm in product([*_cells(table)], ("SAIL", "SAIL, learned")):
-        measured = _there(table, cell)
+                yield _final(rows, cell, "SAIL", rival, says, "primary", account="A")
+    for (words, cell, rows), arm in product([*_cells(table)], ("SAIL", "SAIL, learned")):
         for rival in arms.BASELINES:
-            if {arm, rival} <= measured:
+            if {arm, rival} <= {*rows["arm"]}:
                 says = f"{words}: {arm} ends lower than {rival}"
-                yield _final(table, cell, arm, rival, says, "secondary")
-    for words, cell in _cells(table):
-        if "SAIL" in _there(table, cell):
-            best = arms.best_baseline(table, cell)
+                yield _final(rows, cell, arm, rival, says, "secondary")
+    for words, cell, rows in _cells(table):
+        if "SAIL" in {*rows["arm"]}:
+            best = arms.best_baseline(rows)
             says = f"{words}: SAIL ends lower than the best baseline, {best}"
-            yield _final(table, cell, "SAIL", best, says, "secondary", worse="best")
+            yield _final(rows, cell, "SAIL", best, says, "secondary", worse="best")
     for rival, account in product(arms.BASELINES, get_args(Account)):
-        for words, _, compare in _speeds(table, "late", account, "SAIL", rival):
-            says = f"{words}: SAIL faster than {rival}, late goal, account {account}"
-            yield compare(says, role="secondary", keys=SEED)
+        pair, says = ("SAIL", rival, "late", account), f"SAIL faster than {rival}"
+        yield from _speeds(table, *pair, says, role="secondary", keys=SEED)
 
 
 def sizes(load: Load) -> Iterator[Comparison]:
     """S17: log₂ speed-up over scratch at the sizes that S1 does not have, of texts and pictures."""
     table = pd.concat([load(arms.lasting), load(arms.halved)])
-    table = table[table["size"] != table["modality"].map(MAIN)]
     cases: Cases = [
         ("SAIL", "scratch", "A", "primary"),
         ("SAIL", "scratch", "B", "secondary"),
         ("SAIL", "scratch", "C", "secondary"),
         ("SAIL", "random, same scale", "A", "control"),
     ]
-    yield from _faster(table, cases)
+    yield from _faster(table[table["size"] != table["modality"].map(MAIN)], cases)
 
 
 def taught(load: Load) -> Iterator[Comparison]:
@@ -250,21 +238,19 @@ def taught(load: Load) -> Iterator[Comparison]:
     The paper does not say whether the teacher counts, so accounts A and B are primary; C adds the
     same sources to both sides.
     """
-    table = load(arms.starts)
-    cells = []
+    table, pair = load(arms.starts), ("SAIL, distilled", "SAIL")
     for account in get_args(Account):
-        role: Role = "secondary" if account == "C" else "primary"
-        cells = [*_speeds(table, "late", account, "SAIL, distilled", "SAIL")]
-        for words, _, compare in cells:
-            says = f"{words}: faster with distillation, late goal, account {account}"
-            yield compare(says, role=role, keys=SEED)
-    for words, cell, _ in cells:
-        says = f"{words}: lower in the end with distillation"
-        yield _final(table, cell, "SAIL, distilled", "SAIL", says, "primary")
+        options: dict[str, Any] = {"role": "secondary" if account == "C" else "primary"}
+        says = "faster with distillation"
+        yield from _speeds(table, *pair, "late", account, says, keys=SEED, **options)
+    for words, cell, rows in _cells(table):
+        if {*pair} <= {*rows["arm"]}:
+            says = f"{words}: lower in the end with distillation"
+            yield _final(rows, cell, *pair, says, "primary")
 
 
 def _final(
-    table: pd.DataFrame,
+    rows: pd.DataFrame,
     cell: dict[str, str],
     arm: str,
     rival: str,
@@ -272,7 +258,7 @@ def _final(
     role: Role,
     **about: str,
 ) -> Comparison:
-    """The final loss of a rival less that of an arm."""
-    options: dict[str, Any] = {"keys": _keys_of(table, cell), "where": cell, "role": role}
-    options |= {"about": cell | {"metric": "loss"} | about, "by": "arm", "result": table.copy}
+    """The final loss of a rival less that of an arm, in a cell's rows."""
+    options: dict[str, Any] = {"keys": _keys_of(rows), "role": role, "result": rows.copy}
+    options |= {"about": cell | {"metric": "loss"} | about, "by": "arm"}
     return comparison(says, arm, rival, value="loss", falling=True, **options)

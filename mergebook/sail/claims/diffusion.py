@@ -37,12 +37,8 @@ def nearer(load: Load) -> Iterator[Comparison]:
     for value, case, read in product(("log", "kernel"), _CASES, reads):
         own, rival, account, words, role = case
         where = {"account": account, "read": read}
-        options: dict[str, Any] = {
-            "where": where,
-            "about": where | {"metric": value},
-            "value": value,
-        }
-        options["result"] = diffusion.judged
+        options: dict[str, Any] = {"where": where, "about": where | {"metric": value}}
+        options |= {"value": value, "result": diffusion.judged}
         if value == "log":
             says = f"{own} nearer to real pictures than {rival} after {read:.0%}, {words}"
             paper = PAPERS.get(read) if role == "primary" else None

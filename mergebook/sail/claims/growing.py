@@ -1,7 +1,6 @@
 """What SAIL's claims on growing, on risks, and on clusters of a text compare."""
 
 from collections.abc import Iterator
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -92,21 +91,16 @@ def kept(load: Load) -> Iterator[Comparison]:
 
 def _beside_scratch(load: Load, family: str, rows: dict[str, str]) -> pd.DataFrame:
     """Fraction kept by learned maps, and what as many FLOPs of training from scratch reach."""
-    result = FAMILIES[family]
+    result, own = FAMILIES[family], {"family": family, "grown": rows["grown"]}
     steps = pick(load(result, "trained"), "extra", keys=SEED, **rows)
-    curve = pick(
-        load(FROM_SCRATCH[result], "curve"),
-        *("kept",),
-        keys=("seed", "step"),
-        family=family,
-        grown=rows["grown"],
-    ).unstack()
+    table = load(FROM_SCRATCH[result], "curve")
+    curve = pick(table, "kept", keys=("seed", "step"), **own).unstack()
     scratch = {
         seed: float(np.interp(count, [0, *curve.columns], [0.0, *curve.xs(seed)]))
         for seed, count in steps.items()
     }
-    own = pick(load(result, "starts"), "kept", keys=SEED, **rows)
-    return pd.DataFrame({"kept": own, "scratch": pd.Series(scratch)}).rename_axis("seed")
+    kept = pick(load(result, "starts"), "kept", keys=SEED, **rows)
+    return pd.DataFrame({"kept": kept, "scratch": pd.Series(scratch)}).rename_axis("seed")
 
 
 def risks(load: Load) -> Iterator[Comparison | Check]:
@@ -136,30 +130,25 @@ def clusters(load: Load) -> Iterator[Comparison]:
     Controls: without the mean that they are sorted by; and two texts in place of thirds.
     """
     roles: dict[str, Role] = {"histogram": "primary", "histogram without mean": "control"}
-    compare = partial(comparison, by="split", by_seed=True)
-    apart: dict[str, Any] = {
-        "value": "auc",
-        "bound": CLEAR,
-        "unit": "AUC",
-        "keys": ("seed", "pair"),
-    }
+    apart: dict[str, Any] = {"value": "auc", "bound": CLEAR, "unit": "AUC", "by": "split"}
+    apart |= {"keys": ("seed", "pair"), "by_seed": True}
     for result, (features, role) in product(CLUSTERS, roles.items()):
         name, where = result.partition("-")[0], {"features": features}
         says = f"{name}, {features}: thirds much further apart than random"
         rows: dict[str, Any] = {"result": (result, "separation"), "where": where, "role": role}
-        rows["about"] = {"text": name} | where
-        yield compare(says, "thirds", "random", **rows, **apart)
+        yield comparison(says, "thirds", "random", about={"text": name} | where, **rows, **apart)
     for features in roles:
         says = f"two texts, {features}: much further apart than random halves"
-        rows = {"result": text.separations, "role": "control"}
-        rows |= {"where": {"parts": text.TWO, "features": features}}
-        rows["about"] = {"text": "both", "features": features}
-        yield compare(says, "texts", "random", **rows, **apart)
+        rows = {"result": text.separations, "where": {"parts": text.TWO, "features": features}}
+        rows |= {"role": "control", "about": {"text": "both", "features": features}}
+        yield comparison(says, "texts", "random", **rows, **apart)
+    grouped: dict[str, Any] = {"value": "silhouette", "bound": GROUPED, "unit": "silhouette"}
+    grouped |= {"keys": SEED, "by": "split"}
     for result, (split, role) in GROUPS.items():
         name = result.partition("-")[0]
-        grouped: dict[str, Any] = {"value": "silhouette", "bound": GROUPED, "unit": "silhouette"}
-        grouped |= {"result": (result, "silhouettes"), "keys": SEED, "role": role}
+        rows = {"result": (result, "silhouettes"), "role": role}
         for space in load(result, "silhouettes")["space"].unique():
             says = f"{name}, {space}: {split} are clusters by their silhouette"
-            about, where = {"text": name, "space": space, "split": split}, {"space": space}
-            yield comparison(says, split, by="split", where=where, about=about, **grouped)
+            rows |= {"where": {"space": space}, "about": {"text": name, "space": space}}
+            rows["about"] |= {"split": split}
+            yield comparison(says, split, **rows, **grouped)

@@ -9,6 +9,8 @@ import pandas as pd
 
 from mergebook.ledger import Comparison, comparison
 from mergebook.ledger.checks import SEED, Limit, matrix, pick
+from mergebook.sail.costs import Account
+from mergebook.sail.read import reached
 from mergebook.sail.read.reached import SIDES, wanting
 
 TARGETS = ("seed", "target")
@@ -26,14 +28,19 @@ def faster(
     own: str,
     rival: str,
     goal: str,
-    speed_ups: Callable[[pd.DataFrame], pd.DataFrame],
+    account: Account,
+    *,
+    about: Mapping[str, str],
+    speed_ups: Callable[..., pd.DataFrame] = reached.speed_ups,
     keys: tuple[str, ...] = SEED,
     **options: Any,
 ) -> Comparison:
     """A comparison of the steps of two starts to a goal, by `measured` speed-ups."""
-    measure = partial(measured, says, speed_ups, keys)
+    says = f"{says}, {goal} goal, account {account}"
+    ups = partial(speed_ups, goal=goal, account=account, own=own, rival=rival)
     options |= {"value": goal, "falling": True, "unit": "log₂ ratio", "keys": keys}
-    return comparison(says, own, rival, measure=measure, **options)
+    options |= {"about": {**about, "goal": goal, "account": account}}
+    return comparison(says, own, rival, measure=partial(measured, says, ups, keys), **options)
 
 
 def measured(

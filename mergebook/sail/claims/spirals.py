@@ -10,27 +10,24 @@ import pandas as pd
 from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, Role, chosen
 from mergebook.sail.claims import speeds
-from mergebook.sail.claims.curves import near_ends as near_ends_of
 from mergebook.sail.costs import ENOUGH, Account
 from mergebook.sail.measure.spirals import EPOCHS, READINGS
 from mergebook.sail.read import spirals
 from mergebook.sail.read.flatness import flat
 
 NEAR_POINTS = 0.5  # of accuracy, to lose at most: "maintains"
-RANKS: dict[str, Any] = {"unit": "rank correlation", "worse": {}, "keys": SEED}
+RANKS: dict[str, Any] = {"unit": "rank correlation", "worse": {}, "where": {}}
 WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, matched"}
-CELLS = tuple(product(READINGS, spirals.STARTS))
 CASES: tuple[tuple[str, Account, Role], ...] = (
     ("theorem", "A", "primary"),
     ("theorem", "B", "secondary"),
     ("theorem", "C", "secondary"),
     ("nearest source", "A", "control"),
 )
+Cell = tuple[str, dict[str, str], "partial[Comparison]"]
 
 
-def _cell(
-    reading: str, start: str, result: Any, **about: Any
-) -> tuple[str, dict[str, str], "partial[Comparison]"]:
+def _cell(reading: str, start: str, result: Any, **about: Any) -> Cell:
     """A case in words, its rows, and a comparison of them."""
     cell = {"reading": reading, "start": start}
     about = {"modality": "spirals", **cell, **about}
@@ -38,25 +35,28 @@ def _cell(
     return words, cell, partial(comparison, about=about, result=result, where=cell, keys=SEED)
 
 
+def _cells(result: Any, **about: Any) -> list[Cell]:
+    """All cases of both kinds of start."""
+    cases = product(READINGS, spirals.STARTS)
+    return [_cell(reading, start, result, **about) for reading, start in cases]
+
+
 def faster(load: Load) -> Iterator[Comparison]:
     """S1: log₂ speed-up over scratch."""
     for (method, account, role), goal in product(CASES, ("easy", "hard")):
-        ups = partial(spirals.speed_ups, goal=goal, account=account, method=method)
-        for reading, start in CELLS:
-            words, _, compare = _cell(reading, start, spirals.compared, goal=goal, account=account)
-            says = f"{words}: {method} faster, {goal} goal, account {account}"
-            options = dict(compare.keywords) | {"role": role}
-            yield speeds.faster(says, method, "scratch", goal, ups, **options)
+        for words, _, compare in _cells(spirals.compared):
+            case: Any = (f"{words}: {method} faster", method, "scratch", goal, account)
+            yield speeds.faster(*case, role=role, **compare.keywords)
 
 
 def spike(load: Load) -> Iterator[Comparison]:
     """S3 on spirals, of which the paper does not say it: a barrier at γ = ½."""
     times = load(spirals.barriers)["steps"].unique()
+    sides: dict[str, Any] = {"better": "middle", "worse": "ends", "by": "place", "value": "loss"}
     for start, (reading, steps) in product(WORDS, product(READINGS, times)):
         words, cell, compare = _cell(reading, start, spirals.barriers, steps=steps)
         says, where = f"{words}: a barrier after {steps} steps", cell | {"steps": steps}
-        sides: dict[str, Any] = {"better": "middle", "worse": "ends", "by": "place"}
-        yield compare(says, **sides, where=where, value="loss", role="secondary")
+        yield compare(says, **sides, where=where, role="secondary")
 
 
 def maintained(
@@ -74,8 +74,7 @@ def maintained(
 
 def better(load: Load) -> Iterator[Comparison]:
     """S10: test accuracy after the full budget."""
-    for reading, start in CELLS:
-        words, _, compare = _cell(reading, start, spirals.compared)
+    for words, _, compare in _cells(spirals.compared):
         yield from maintained(words, "theorem", **compare.keywords)
 
 
@@ -86,8 +85,7 @@ def calmer(load: Load) -> Iterator[Comparison]:
     """
     table = load(spirals.compared)
     low: dict[str, Any] = {"falling": True, "unit": "log ratio"}
-    for reading, start in CELLS:
-        words, cell, compare = _cell(reading, start, spirals.compared)
+    for words, cell, compare in _cells(spirals.compared):
         says = f"{words}: smaller gradients in the first tenth of steps"
         about = compare.keywords["about"]
         early = {"value": "gradient", "about": about | {"at": "first steps"}}
@@ -104,8 +102,7 @@ def calmer(load: Load) -> Iterator[Comparison]:
 
 def nearer(load: Load) -> Iterator[Comparison]:
     """S14: log squared distance of fresh weights to an optimum, less that of sources."""
-    for reading, start in CELLS:
-        words, _, compare = _cell(reading, start, spirals.nearness)
+    for words, _, compare in _cells(spirals.nearness):
         yield nearer_than_random(words, compare)
 
 
@@ -116,20 +113,25 @@ def nearer_than_random(words: str, compare: "partial[Comparison]") -> Comparison
     return compare(f"{words}: sources nearer to the optimum", **sides, unit="log ratio")
 
 
+def of_best(says: str, *, flat: bool, **options: Any) -> Comparison:
+    """A comparison of each seed's best γ, which stays open where the curve is `flat`."""
+    return comparison(says + " (a flat curve)" * flat, limit="none" if flat else "", **options)
+
+
 def near_ends(load: Load) -> Iterator[Comparison]:
     """S15 on spirals, of which the paper does not say it: best γ near 0 or 1."""
     table = load(spirals.sweep)
-    grid = spirals.is_near(pd.Series(table["gamma"].unique()))
-    for column in ("loss_0", "loss_50", "loss_200"):
-        best = spirals.best_weights(table, column)
-        steps = column.removeprefix("loss_")
+    chance = float(spirals.is_near(pd.Series(table["gamma"].unique())).mean())
+    options: dict[str, Any] = {"value": "near", "kind": "fraction", "bound": chance}
+    options |= {"unit": "of seeds", "role": "secondary"}
+    for steps in (0, 50, 200):
+        best = spirals.best_weights(table, f"loss_{steps}")
         swept = table[table["start"].isin(spirals.STARTS)]
-        level = flat(swept, ["reading", "start"], column)
-        for reading, start in CELLS:
-            words, _, compare = _cell(reading, start, None, steps=int(steps))
-            rows = {name: compare.keywords[name] for name in ("about", "where", "keys")}
-            options = {**rows, "flat": bool(level[reading, start]), "role": "secondary"}
-            yield near_ends_of(f"{words}, after {steps} steps", best, grid, **options)
+        level = flat(swept, ["reading", "start"], f"loss_{steps}")
+        for words, cell, compare in _cells(best.copy, steps=steps):
+            says = f"{words}, after {steps} steps: best γ near 0 or 1"
+            is_flat = bool(level[cell["reading"], cell["start"]])
+            yield of_best(says, flat=is_flat, **compare.keywords, **options)
 
 
 def together(load: Load) -> Iterator[Comparison]:
@@ -138,13 +140,12 @@ def together(load: Load) -> Iterator[Comparison]:
     The words name the cases in which both end above scratch.
     """
     table = load(spirals.compared)
-    for reading, start in CELLS:
-        words, cell, compare = _cell(reading, start, spirals.compared)
+    low: dict[str, Any] = {"value": "loss", "falling": True, "role": "secondary"}
+    for words, cell, compare in _cells(spirals.compared):
         means = table[chosen(table, cell)].groupby("method")["loss"].mean()
         behind = (means[["nearest source", "theorem"]] > means["scratch"]).all()
         says = f"{words}: lower final loss than the nearest source alone"
         says += " (scratch ends below both)" if behind else ""
-        low: dict[str, Any] = {"value": "loss", "falling": True, "role": "secondary"}
         yield compare(says, "theorem", "nearest source", **low)
 
 
@@ -164,19 +165,14 @@ def chained(load: Load) -> Iterator[Comparison]:
             continue
         rises = f"{names[link[1]]} rises with {names[link[0]]}"
         role: Role = "secondary" if start == "re-basin" else "primary"
+        options: dict[str, Any] = RANKS | {"kind": "correlation", "value": link, "role": role}
         for reading in READINGS:
             pairs = spirals.differences(table, reading, start, link).reset_index
             words, _, compare = _cell(reading, start, pairs, link=link[1])
-            options: dict[str, Any] = {
-                "kind": "correlation",
-                "value": link,
-                "role": role,
-                "where": {},
-            }
-            yield compare(f"{words}: {rises}", **RANKS | options)
+            yield compare(f"{words}: {rises}", **options)
         orders = spirals.rank_correlations(table, start, link).rename("rank").reset_index
         says = f"spirals, {WORDS[start]}, order of the three readings: {rises}"
         _, _, compare = _cell("all", start, orders, link=link[1])
-        options = {"value": "rank", "role": "secondary", "where": {}, "worse": 0.0}
-        between.append(compare(says, **RANKS | options))
+        options = RANKS | {"value": "rank", "role": "secondary", "worse": 0.0}
+        between.append(compare(says, **options))
     yield from between

@@ -10,8 +10,7 @@ import pandas as pd
 from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, Role
 from mergebook.sail.claims import speeds, spirals
-from mergebook.sail.claims.curves import of_best
-from mergebook.sail.claims.spirals import WORDS
+from mergebook.sail.claims.spirals import WORDS, of_best
 from mergebook.sail.read import sweeps, text
 from mergebook.sail.read.flatness import flat
 from mergebook.sail.read.spirals import is_near
@@ -36,31 +35,30 @@ def followed(load: Load) -> Iterator[Comparison]:
     Shares of mixtures are fixed points, so they are averaged within each seed.
     """
     yield from _aligned(load)
-    weights, losses = load(sweeps.weights), load(sweeps.mixed)
-    curved = weights.merge(load(sweeps.curved), on=["parts", "start", "share"])
+    losses = load(sweeps.mixed)
+    curved = losses.merge(load(sweeps.curved), on=["parts", "start", "share"])
+    compare = partial(comparison, role="secondary", keys=("seed", "share"), columns="designed")
     for (parts, start), mixed in MIXED.items():
         words, cell = f"{mixed}, {WORDS[start]}", {"parts": parts, "start": start}
         left = curved[(curved["parts"] == parts) & (curved["start"] == start)]
         level = left["share"].nunique() < 2
-        slopes = sweeps.slopes(weights if level else curved, start, parts).rename("slope")
+        slopes = sweeps.slopes(losses if level else curved, start, parts).rename("slope")
         tests: dict[str, Any] = {"bound": 1.0, "tolerance": SLOPE, "unit": "slope", "keys": SEED}
         tests |= {"result": slopes.reset_index, "value": "slope", "role": "secondary"}
         about = TEXT | cell
         says = f"{words}: slope of the best γ on the theorem's"
         yield of_best(says, flat=level, about=about | {"metric": "slope"}, **tests)
-        among: dict[str, Any] = {"keys": ("seed", "share"), "columns": "designed", "unit": "nats"}
-        compare = partial(comparison, role="secondary", **among)
         wide = losses[(losses["parts"] == parts) & (losses["start"] == start)]
         wide = wide.pivot(index=["seed", "share"], columns="method", values="loss")
         allowed = REGRET * (wide["uniform"] - wide["best"])
         wide = wide.assign(allowed=allowed, regret=wide["theorem"] - wide["best"])
         says = f"{words}: the theorem's γ costs less than a tenth of what the best γ gains over ½"
-        rows: dict[str, Any] = {"result": wide.reset_index, "worse": {}}
+        rows: dict[str, Any] = {"result": wide.reset_index, "worse": {}, "unit": "nats"}
         rows |= {"about": about | {"metric": "regret"}, "value": ("allowed", "regret")}
         yield compare(says, **rows)
+        low: dict[str, Any] = {"result": sweeps.mixed, "where": cell, "about": about}
+        low |= {"value": "loss", "falling": True, "unit": "nats"}
         for rival in ("uniform", "nearest source"):
-            low: dict[str, Any] = {"result": sweeps.mixed, "where": cell, "about": about}
-            low |= {"value": "loss", "falling": True}
             yield compare(f"{words}: lower loss than {rival}", "theorem", rival, **low)
 
 
@@ -70,14 +68,14 @@ def _aligned(load: Load) -> Iterator[Comparison]:
     best, level = text.chosen(curves), flat(text.last(curves), ["tokens", "start"])
     own = distances[distances["split"] == "thirds"][["tokens", "features", "seed", "gamma"]]
     both = best.merge(own, on=["tokens", "seed"], suffixes=("", "_by_distance"))
+    options: dict[str, Any] = {"tolerance": ALIGNED, "unit": "γ", "keys": SEED, "worse": {}}
+    options |= {"result": both.copy, "value": ("gamma", "gamma_by_distance")}
     cases = product(text.SWEEPS, STARTS, distances["features"].unique())
     for tokens, start, features in cases:
         says = f"thirds, {tokens}, {WORDS[start]}: best γ less that by MMD² ({features})"
         cell = {"tokens": tokens, "start": start, "features": features}
-        options: dict[str, Any] = {"tolerance": ALIGNED, "unit": "γ", "keys": SEED, "worse": {}}
-        options |= {"result": both.copy, "where": cell, "value": ("gamma", "gamma_by_distance")}
-        about = TEXT | {"parts": "thirds"} | cell
-        yield of_best(says, flat=bool(level[tokens, start]), about=about, **options)
+        rows = {"where": cell, "about": TEXT | {"parts": "thirds"} | cell}
+        yield of_best(says, flat=bool(level[tokens, start]), **rows, **options)
 
 
 def spike(load: Load) -> Iterator[Comparison]:
@@ -92,15 +90,15 @@ def spike(load: Load) -> Iterator[Comparison]:
     for start in STARTS:
         says = f"text, overlapping thirds, {WORDS[start]}: a barrier after 50 steps"
         where = {"start": start}
-        options: dict[str, Any] = {"where": where, "about": TEXT | {"parts": "overlaps"} | where}
-        options |= {"keys": ("seed", "cell"), "columns": "designed"}
-        yield compare(says, result=overlaps.copy, **options)
+        rows: dict[str, Any] = {"where": where, "about": TEXT | {"parts": "overlaps"} | where}
+        rows |= {"result": overlaps.copy, "keys": ("seed", "cell")}
+        yield compare(says, columns="designed", **rows)
     for tokens, start, step in product(text.SWEEPS, WORDS, heights["step"].unique()):
         role: Role = "primary" if start in STARTS and step == SOON else "secondary"
         where = {"tokens": tokens, "start": start, "step": step}
-        options = {"where": where, "about": TEXT | where, "keys": SEED, "role": role}
         says = f"text, {tokens}, {WORDS[start]}: a barrier after {step} steps"
-        yield compare(says, result=heights.copy, **options)
+        rows = {"where": where, "about": TEXT | where, "result": heights.copy}
+        yield compare(says, keys=SEED, role=role, **rows)
 
 
 def symmetric(load: Load) -> Iterator[Comparison]:
@@ -108,55 +106,51 @@ def symmetric(load: Load) -> Iterator[Comparison]:
     table = load(sweeps.asymmetries)
     steps = sorted(table["step"].unique())
     for start, step in product(STARTS, steps):
-        falls = sweeps.falls(table, start, step).reset_index
-        role: Role = "primary" if step == steps[-1] else "secondary"
+        options: dict[str, Any] = {"result": sweeps.falls(table, start, step).reset_index}
+        options |= {"keys": SEED, "role": "primary" if step == steps[-1] else "secondary"}
         for name, words in {"alpha": "of the sources", "beta": "with the target"}.items():
             says = f"overlap {words}, {WORDS[start]}: more symmetric curves after {step} steps"
-            options: dict[str, Any] = {"keys": SEED, "role": role, "unit": "share of the range"}
             about = TEXT | {"start": start, "step": step, "overlap": name}
-            yield comparison(says, about=about, result=falls, value=name, **options)
+            yield comparison(says, about=about, value=name, unit="share of the range", **options)
 
 
 def transferred(load: Load) -> Iterator[Comparison]:
     """S5: from one text to another, a γ between 0 and 1 beats each source alone."""
-    for words, cell in _directions(load(sweeps.interiors)):
+    options: dict[str, Any] = {"by": "place", "value": "loss", "falling": True, "keys": SEED}
+    for words, cell, role in _directions(load(sweeps.interiors)):
         says = f"{words}: a γ between 0 and 1 beats both ends"
-        options: dict[str, Any] = {"by": "place", "value": "loss", "falling": True, "keys": SEED}
-        options |= {"where": cell, "about": TEXT | cell, "role": _near_or_far(cell)}
-        yield comparison(says, "interior", "end", result=sweeps.interiors, **options)
+        rows = {"result": sweeps.interiors, "where": cell, "about": TEXT | cell, "role": role}
+        yield comparison(says, "interior", "end", **rows, **options)
 
 
 def carried(load: Load) -> Iterator[Comparison]:
     """S21: from one text to another, faster than scratch."""
     for (method, account, role), goal in product(spirals.CASES, ("easy", "hard")):
-        ups = partial(sweeps.speed_ups, goal=goal, account=account, method=method)
-        for words, cell in _directions(ups(load(sweeps.crossed))):
-            far = role == "primary" and _near_or_far(cell) == "secondary"
-            about = TEXT | cell | {"goal": goal, "account": account}
-            rows: dict[str, Any] = {"result": sweeps.crossed, "where": cell, "about": about}
-            says = f"{words}: {method} faster, {goal} goal, account {account}"
-            own = "secondary" if far else role
-            yield speeds.faster(says, method, "scratch", goal, ups, role=own, **rows)
+        for words, cell, near in _directions(load(sweeps.crossed)):
+            rows: dict[str, Any] = {"result": sweeps.crossed, "where": cell, "about": TEXT | cell}
+            rows["role"] = near if role == "primary" else role
+            case: Any = (f"{words}: {method} faster", method, "scratch", goal, account)
+            yield speeds.faster(*case, **rows)
 
 
-def _near_or_far(cell: dict[str, str]) -> Role:
-    """The paper's target is a text in its sources' language; that of `FAR` is in another."""
-    return "secondary" if cell["target"] == FAR else "primary"
+def _directions(table: pd.DataFrame) -> Iterator[tuple[str, dict[str, str], Role]]:
+    """In words and as columns: from which text, to which, from which start; and the role.
 
-
-def _directions(table: pd.DataFrame) -> Iterator[tuple[str, dict[str, str]]]:
-    """In words and as columns: from which text, to which, from which start."""
+    The paper's target is a text in its sources' language; that of `FAR` is in another.
+    """
     keys = ["source", "target", "start"]
     for names in table[keys].drop_duplicates().itertuples(index=False, name=None):
         source, target, start = names
-        yield f"{source} to {target}, {WORDS[start]}", dict(zip(keys, names, strict=True))
+        words = f"{source} to {target}, {WORDS[start]}"
+        role: Role = "secondary" if target == FAR else "primary"
+        yield words, dict(zip(keys, names, strict=True)), role
 
 
 def nearer(load: Load) -> Iterator[Comparison]:
     """S14, in text: log squared distance of random weights to an optimum, less that of sources."""
     for start in STARTS:
         where = {"start": start}
-        rows: dict[str, Any] = {"result": text.nearness_in_text, "where": where}
+        rows: dict[str, Any] = {"result": text.nearness, "where": where}
         compare = partial(comparison, about=TEXT | where, **rows)
         yield spirals.nearer_than_random(f"text, {WORDS[start]}", compare)
 

@@ -18,6 +18,7 @@ from mergebook.sail.measure.grounds import transfer_of
 from mergebook.sail.measure.rates import FACTORIAL, Rates
 from mergebook.sail.measure.sources import ARMS, NOISE, Arm, Sources
 from mergebook.sail.measure.transfers import Transfer
+from mergelib.problems.checks import check_choice
 
 EVERY = 20  # steps between readings
 KINDS = {"shared": "shared", "own": "own", "re-basin": "own"}  # starts, by those of `Sources`
@@ -99,7 +100,7 @@ def arms(
     pair = Sources(transfer, start, size)
     names = [*only] or pair.allowed()
     pair.check(names)
-    trials = []
+    trials: list[Trial] = []
     for name in names:
         arm = ARMS[name]._replace(noise=noise) if ARMS[name].noise else ARMS[name]
         own = Rates(*rates[name]) if name in rates else pair.rates(name)
@@ -127,10 +128,9 @@ def factorial(
         The tables of `arms`, with a cell's ``sources``, ``start`` and ``maps`` in place of ``arm``.
     """
     pairs = {kind: Sources(transfer, kind, size) for kind in KINDS.values()}
-    if unknown := [maps for maps in only if maps not in (SCRATCH, *MAPS)]:
-        known_maps = ", ".join((SCRATCH, *MAPS))
-        raise ValueError(f"unknown maps {unknown[0]!r}; known: {known_maps}")
-    usual, trials = FACTORIAL.get(transfer.name, {}), []
+    for maps in only:
+        check_choice("maps", maps, (SCRATCH, *MAPS))
+    usual, trials = {**FACTORIAL.get(transfer.name, {}), **rates}, []
     for cell, arm in CELLS.items():
         pair = pairs[KINDS.get(cell.start, "shared")]
         refusal = pair.refusal(arm)
@@ -138,12 +138,11 @@ def factorial(
             raise ValueError(f"{cell.maps!r} does not fit: {refusal}")
         if refusal or (only and cell.maps not in only):
             continue
-        if cell.maps not in {**usual, **rates}:
+        if cell.maps not in usual:
             name = transfer.name
             raise ValueError(f"no rates of {cell.maps!r} are known for {name}: pass them as rates")
-        own = Rates(*rates.get(cell.maps, usual.get(cell.maps, ())))
         length = steps if cell.sources else longer * steps
-        trials.append(Trial(cell._asdict(), pair, arm, own, length))
+        trials.append(Trial(cell._asdict(), pair, arm, Rates(*usual[cell.maps]), length))
     return transfer.placed(trained(trials, pairs["own"].distances), size=size)
 
 
@@ -168,10 +167,10 @@ def starts_tuning(
     """
     check_tuning(transfer.seed)
     pair = Sources(transfer, start, size)
-    known = {name: arm._replace(weights="theorem") for name, arm in MAPS.items()} | ARMS
-    pair.check(only, known)
+    tried = {name: arm._replace(weights="theorem") for name, arm in MAPS.items()} | ARMS
+    pair.check(only, tried)
     trials = [
-        Trial({"arm": name, **own._asdict()}, pair, known[name], own, steps)
+        Trial({"arm": name, **own._asdict()}, pair, tried[name], own, steps)
         for name in only
         for own in [Rates(*row) for row in rates] or [pair.rates(name)]
     ]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
-from mergebook.sail.distances import classifier_auc
+from mergebook.sail.distances import classifier_auc, residuals
 from mergebook.sail.measure.text import texts_of
 from mergebook.sail.measure.training import Texts
 from mergebook.sail.thirds import (
@@ -18,7 +18,6 @@ from mergebook.sail.thirds import (
     histograms,
     mean_thirds,
     random_thirds,
-    without,
 )
 from mergebook.suites.data.texts import CHARACTERS, encode
 from mergelib.sail.divergences import permutation_p
@@ -143,7 +142,7 @@ def described(blocks: Tensor) -> dict[str, Tensor]:
     return {
         "mean": means[:, None],
         "histogram": shares,
-        WITHOUT: without(shares, means),
+        WITHOUT: residuals((shares, means))[0],
     }
 
 

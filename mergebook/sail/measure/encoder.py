@@ -6,7 +6,7 @@ Nothing is trained here.
 """
 
 import copy
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,30 +26,28 @@ from mergelib.sail.growth.width import Width
 from mergelib.training import seeded
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """How an encoder is grown: arguments of `mergelib.sail.grow`, and sizes over the source's."""
 
-    width: Width = "replicate"  # how it is made wider
-    depth: Depth = "identity"  # how it is made deeper
-    wider: float = 1  # how many times as many dimensions of the stream, and heads
-    hidden: float = 1  # how many times as many hidden units in a layer
-    deeper: int = 1  # how many times as many layers
+    width: Width  # how it is made wider
+    depth: Depth  # how it is made deeper
+    wider: float  # how many times as many dimensions of the stream, and heads
+    hidden: float  # how many times as many hidden units in a layer
+    deeper: int  # how many times as many layers
 
 
-TWICE, HALF_AGAIN = (Way(wider=size, hidden=size) for size in (2, 1.5))
 WAYS = {
-    "replicate": TWICE,
-    "mean, hidden": Way("mean", hidden=1.5),
-    "svd": replace(TWICE, width="svd"),
-    "svd, uneven": replace(HALF_AGAIN, width="svd"),
-    "svd_random": replace(TWICE, width="svd_random"),
-    "stack": Way(depth="stack", deeper=2),
-    "interlace": Way(depth="interlace", deeper=2),
-    "replicate, uneven": HALF_AGAIN,
-    "mean": replace(TWICE, width="mean"),
-    "mean, uneven": replace(HALF_AGAIN, width="mean"),
-    "identity": Way(deeper=2),
+    "replicate": Way("replicate", "identity", 2, 2, 1),
+    "mean, hidden": Way("mean", "identity", 1, 1.5, 1),
+    "svd": Way("svd", "identity", 2, 2, 1),
+    "svd, uneven": Way("svd", "identity", 1.5, 1.5, 1),
+    "svd_random": Way("svd_random", "identity", 2, 2, 1),
+    "stack": Way("replicate", "stack", 1, 1, 2),
+    "interlace": Way("replicate", "interlace", 1, 1, 2),
+    "replicate, uneven": Way("replicate", "identity", 1.5, 1.5, 1),
+    "mean": Way("mean", "identity", 2, 2, 1),
+    "mean, uneven": Way("mean", "identity", 1.5, 1.5, 1),
+    "identity": Way("replicate", "identity", 1, 1, 2),
 }
 
 
@@ -101,19 +99,19 @@ def encoder(zoo: Zoo, *, sentences: int = 100) -> Tables:
 
 def grown(source: SentenceEncoder, way: Way, seed: int) -> SentenceEncoder:
     """A larger encoder, made of a smaller one."""
+    width, depth, wider, hidden, deeper = way
     config = copy.deepcopy(source.bert.config)
-    config.hidden_size = round(way.wider * config.hidden_size)
-    config.num_attention_heads = round(way.wider * config.num_attention_heads)
-    config.intermediate_size = round(way.hidden * config.intermediate_size)
-    config.num_hidden_layers *= way.deeper
+    config.hidden_size = round(wider * config.hidden_size)
+    config.num_attention_heads = round(wider * config.num_attention_heads)
+    config.intermediate_size = round(hidden * config.intermediate_size)
+    config.num_hidden_layers *= deeper
     with seeded(seed):
         network = SentenceEncoder(config)
     small, large = (  # with a head: `grow` leaves the width of what a model's output shows
         nn.Sequential(net, Head(torch.eye(1, net.width))) for net in (source, network)
     )
     generator = torch.Generator().manual_seed(seed)
-    state = grow(small, large, width=way.width, depth=way.depth, generator=generator)
-    large.load_state_dict(state)
+    large.load_state_dict(grow(small, large, width=width, depth=depth, generator=generator))
     return network
 
 

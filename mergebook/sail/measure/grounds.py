@@ -10,7 +10,7 @@ depth and width, and ResNets four times as wide as their source. It has not been
 """
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -32,9 +32,10 @@ from mergebook.suites.families import family_of, pictures
 from mergebook.suites.loading import load_suite
 from mergebook.suites.models import GPT, ResNet, to_tokens
 from mergebook.suites.types import PretrainingSet
-from mergelib.evaluation.tasks import Split, Task
+from mergelib.evaluation.tasks import Split, Task, Transform
 from mergelib.hashing import stable_seed
 from mergelib.problems import calling
+from mergelib.problems.checks import check_choice
 
 SHARE = 0.75  # of a text's target that is of the first source's text
 PICTURES: dict[str, Any] = {"train_size": 4000, "validation_size": 500, "test_size": 500}
@@ -68,14 +69,14 @@ def transfer_of(run: Run) -> Loaded:
     """The transfer of a run and its seed: two texts, or a task of a suite of pictures."""
     learning, known = run.settings["learning"], run.settings["known"]
     if run.suite in TEXTS:
-        _one_of("learning", learning, ["labels"])
-        _one_of("known", known, [""])
+        check_choice("learning", learning, ["labels"])
+        check_choice("known", known, [""])
         text = texts_of(run)
         (source,) = text.arguments
         return Loaded((text_transfer(source),), text.inputs)
-    _one_of("learning", learning, LEARNING)
+    check_choice("learning", learning, [*LEARNING])
     rendered = family_of(run.suite).name == "glyphs"
-    _one_of("known", known, [""] if rendered else ["", HALVES])
+    check_choice("known", known, [""] if rendered else ["", HALVES])
     profile = refuse_zoo_settings(run, "studies of starts", profiles=tuple(RESNETS))
     seen = _known(rendered=rendered)[: 1 if known else None]
     sources = {f"pretraining/{each.name}": each.sha256 for each in seen}
@@ -90,12 +91,6 @@ def transfer_of(run: Run) -> Loaded:
         task, sources = suite.tasks[name], {**suite.sources, **sources}
     transfer = picture_transfer(task, seen, run.seed, learning, profile=profile, device=run.device)
     return Loaded((transfer,), {"sources": sources, **said(profile)})
-
-
-def _one_of(name: str, value: str, expected: Iterable[str]) -> None:
-    if value not in expected:
-        words = "; ".join(each or "the default" for each in expected)
-        raise ValueError(f"{name} is {value!r}, expected one of: {words}")
 
 
 def _of_profile(name: str, profile: str) -> str:
@@ -206,7 +201,7 @@ def picture_transfer(
         splits,
         task.validation,
         task.test,
-        [_pixels(task.transform(_some(split, seed).inputs)) for split in splits],
+        [_described(split, task.transform, seed) for split in splits],
         SCHEDULES[learning],
         task.transform,
         seed,
@@ -282,13 +277,8 @@ def _of_classes(split: Split, classes: Tensor) -> Split:
     return Split(split.inputs[labels >= 0], labels[labels >= 0])
 
 
-def _some(split: Split, seed: int) -> Split:
-    """`DESCRIBED` of a split's examples, drawn."""
+def _described(split: Split, transform: Transform, seed: int) -> Tensor:
+    """8 x 8 pixels of three colours of `DESCRIBED` of a split's pictures, drawn."""
     generator = torch.Generator().manual_seed(stable_seed("described", seed))
     rows = torch.randperm(len(split), generator=generator)[:DESCRIBED]
-    return Split(split.inputs[rows], split.labels[rows])
-
-
-def _pixels(images: Tensor) -> Tensor:
-    """Pictures as rows of 8 x 8 pixels of three colours."""
-    return F.adaptive_avg_pool2d(images, 8).flatten(1).double()
+    return F.adaptive_avg_pool2d(transform(split.inputs[rows]), 8).flatten(1).double()

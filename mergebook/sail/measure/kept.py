@@ -6,10 +6,10 @@ one is grown from them and trained on D*. LiGO (Wang et al., 2023) is a map of o
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -233,8 +233,7 @@ def ways(
             yield grown, width, depth, fresh, _loaded(fresh, state)
 
 
-@dataclass(frozen=True, repr=False)
-class Start(Brief):
+class Start(NamedTuple):
     """A larger network that begins with what smaller ones have learned."""
 
     words: dict[str, str]  # how, as in the tables of `kept`
@@ -293,7 +292,7 @@ class Bench(Brief):
                 flops = alone.flops + other.flops
                 yield Start(_words(width, depth, name, "alone"), model, alone.rate, flops)
                 joint = self._learned([sources[one], sources[name]], *way)
-                yield replace(joint, words=_words(width, depth, name, "joint"))
+                yield joint._replace(words=_words(width, depth, name, "joint"))
 
     def trained(
         self, grown: str, starts: Sequence[Start]
@@ -302,9 +301,7 @@ class Bench(Brief):
         learned = [start for start in starts if start.flops]
         if not learned:
             return
-        model = self.fresh(grown)
-        rows = slice(self.ground.batch_size)
-        first = Split(self.ground.parts[2].inputs[rows], self.ground.parts[2].labels[rows])
+        model, first = self.fresh(grown), self.ground.parts[2].first(self.ground.batch_size)
         step = count_flops(lambda: cross_entropy(model(first.inputs), first.labels).backward())
         extra = {id(start): round(start.flops / step) for start in learned}
         plain = self._after(_plain(starts), {self.further + more for more in extra.values()})
@@ -322,10 +319,8 @@ class Bench(Brief):
         options["noise"] = NOISE if width in COPYING else 0.0
 
         def learn(steps: int, rate: float) -> State:
-            pair = (data.inputs, data.labels)
-            return learn_growth(
-                sources, target, pair, steps=steps, learning_rate=rate, seed=self.seed, **options
-            ).state
+            pair, both = (data.inputs, data.labels), options | {"learning_rate": rate}
+            return learn_growth(sources, target, pair, steps=steps, seed=self.seed, **both).state
 
         best = {rate: _loaded(target, learn(self.steps, rate)) for rate in self.map_rates}
         rate = min(best, key=lambda rate: self.loss(best[rate], self.ground.choose))

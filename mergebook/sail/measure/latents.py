@@ -94,7 +94,8 @@ def prepare(zoo: Zoo, plan: Plan) -> World:
     with seeded(seed):
         coder = AutoEncoder().to(device)
     _fit(coder, pictures, pictures, plan.prepared, seed)
-    codes = by_rows(coder.encode, pictures)
+    encode, decode = coder
+    codes = by_rows(encode, pictures)
     spread, middle = torch.std_mean(codes, (0, 2, 3), keepdim=True)
     tokens = by_rows(backbone.tokens, pictures)
     spread_of, middle_of = torch.std_mean(tokens, (0, 1))
@@ -104,7 +105,7 @@ def prepare(zoo: Zoo, plan: Plan) -> World:
     flops = _fit(represent, latents, wanted, plan.represented, seed)
 
     def picture(rows: Tensor) -> Tensor:
-        return by_rows(lambda part: coder.decode(part * spread + middle).clamp(-1, 1), rows)
+        return by_rows(lambda part: decode(part * spread + middle).clamp(-1, 1), rows)
 
     real = judge(shown[: plan.samples])[0]
     near = {"real": pictures[: len(real)], "decoded": picture(latents[: len(real)])}

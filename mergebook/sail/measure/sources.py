@@ -21,6 +21,7 @@ from mergelib.align import git_rebasin
 from mergelib.evaluation.tasks import Split
 from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
+from mergelib.problems.checks import check_choice
 from mergelib.procedures import adapt
 from mergelib.sail import grow
 from mergelib.sail.divergences import median_distance, mmd_table, permutation_p
@@ -91,11 +92,8 @@ class Sources:
     """
 
     def __init__(self, transfer: Transfer, start: str, size: str) -> None:
-        if start not in ("shared", "own"):
-            raise ValueError(f"start is {start!r}, expected 'shared' or 'own'")
-        larger = [name for name in transfer.builds if name != SMALL]
-        if size not in larger:
-            raise ValueError(f"size is {size!r}, expected one of: {', '.join(larger)}")
+        check_choice("start", start, ("shared", "own"))
+        check_choice("size", size, [name for name in transfer.builds if name != SMALL])
         self.transfer, self.kind, self.size = transfer, start, size
         described = transfer.described
         table = mmd_table(described)
@@ -121,8 +119,7 @@ class Sources:
     def check(self, names: Sequence[str], known: Mapping[str, Arm] = ARMS) -> None:
         """Refuse arms that do not fit."""
         for name in names:
-            if name not in known:
-                raise ValueError(f"unknown arm {name!r}; known: {', '.join(known)}")
+            check_choice("arm", name, [*known])
             if refusal := self.refusal(known[name]):
                 raise ValueError(f"arm {name!r} does not fit: {refusal}")
 
@@ -193,11 +190,8 @@ class Sources:
         source = self.transfer.step_flops(self.nets[0]) if start.sources else 0
         source *= self.transfer.schedule.source_steps
         step = self.transfer.step_flops(start.net)
-        return {
-            "step_flops": step,
-            "added_flops": start.added,
-            "source_flops": start.sources * source,
-        }
+        sources = start.sources * source
+        return {"step_flops": step, "added_flops": start.added, "source_flops": sources}
 
     def _weights(self, arm: Arm) -> tuple[list[float], int]:
         """γ of both sources, and what it takes to find them."""
@@ -230,15 +224,10 @@ class Sources:
         """Both sources in the larger network's shape."""
         one, two = (source.state_dict() for source in self._matched(arm))
         options: dict[str, Any] = {"width": arm.width, "depth": arm.depth, "noise": arm.noise}
+        draws = (torch.Generator().manual_seed(self.transfer.seed) for _ in range(2))
         return [
-            grow(
-                self.nets[0],
-                net,
-                state=state,
-                generator=torch.Generator().manual_seed(self.transfer.seed),
-                **options,
-            )
-            for state in (one, two)
+            grow(self.nets[0], net, state=state, generator=generator, **options)
+            for state, generator in zip((one, two), draws, strict=True)
         ]
 
     def _matched(self, arm: Arm) -> list[nn.Module]:
@@ -253,31 +242,21 @@ class Sources:
         self, net: nn.Module, arm: Arm, rate: float, gammas: Sequence[float]
     ) -> tuple[State, int]:
         """Maps learned on the target's data, and the FLOPs of it; the head is mapped as well."""
-        data, transfer = self.transfer.parts[TARGET], self.transfer
-        alone = arm.weights == "nearest"
+        transfer, alone = self.transfer, arm.weights == "nearest"
+        data = transfer.parts[TARGET]
         sources = [self.nets[self.nearest]] if alone else self._matched(arm)
-
         options: dict[str, Any] = {"learning_rate": rate, "seed": transfer.seed}
         options["batch_size"] = transfer.schedule.batch_size
+        if arm.mode == "published":
+            options["maps"] = "ligo"
+        else:
+            options |= {"mode": arm.mode, "width": arm.width, "noise": arm.noise}
+            options |= {"weights": None if alone else gammas}
+            options["depth"] = arm.depth if transfer.answers else "identity"  # no list can be mixed
         examples = transfer.transform(data.inputs), data.labels
-        depth = arm.depth if transfer.answers else "identity"  # of pictures no list can be mixed
 
         def learn(steps: int) -> State:
-            if arm.mode == "published":
-                only = sources[:1]
-                return learn_growth(only, net, examples, maps="ligo", steps=steps, **options).state
-            return learn_growth(
-                sources,
-                net,
-                examples,
-                mode=arm.mode,  # type: ignore[arg-type]  # checked there
-                weights=None if alone else gammas,
-                width=arm.width,  # type: ignore[arg-type]  # checked there
-                depth=depth,  # type: ignore[arg-type]  # checked there
-                noise=arm.noise,
-                steps=steps,
-                **options,
-            ).state
+            return learn_growth(sources, net, examples, steps=steps, **options).state
 
         return learn(LEARNING), loop_flops(learn, LEARNING)
 

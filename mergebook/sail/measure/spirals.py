@@ -4,15 +4,15 @@ Adam at 5e-3 for 300 epochs on all points at once, for sources and retraining, a
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import seed_alone, study
 from mergebook.sail import two_spirals as world
-from mergebook.sail.costs import Curve, check_tuning, retrain, steps_to
+from mergebook.sail.costs import check_tuning, steps_to
 from mergebook.sail.two_spirals import Spirals, perceptron, scores, side_by_side, taken_apart
 from mergebook.suites.models import started_anew
 from mergelib.align import git_rebasin
@@ -21,6 +21,7 @@ from mergelib.hashing import stable_seed
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import oracle_gamma, proximal_weights
 from mergelib.statedict import StateDict, flatten, lerp
+from mergelib.training import train
 
 GAMMAS = tuple(round(-1 + 0.1 * i, 1) for i in range(31))
 READINGS = ("one class", "inner, outer", "random")
@@ -108,27 +109,40 @@ def spirals(
     return tables
 
 
+class Curve(NamedTuple):
+    """A training of M networks side by side, evaluated at E points."""
+
+    steps: tuple[int, ...]  # of each evaluation, the first at 0
+    loss: Tensor  # `(E, M)`, in nats
+    accuracy: Tensor
+    gradient: Tensor  # its norm
+
+
 def trained_on(
-    model: torch.nn.Module,
-    train: Split,
-    validation: Split,
-    epochs: int,
-    learning_rate: float,
-    every: int,
+    model: nn.Module, points: Split, validation: Split, epochs: int, rate: float, every: int
 ) -> Curve:
-    """Networks side by side, trained in place on all points at once."""
-    return retrain(
-        model,
-        range(epochs),
-        lambda _: scores(model, train)[0].sum(),
-        lambda: scores(model, validation),
-        torch.optim.Adam(model.parameters(), lr=learning_rate),
-        every=every,
-    )
+    """Train networks side by side in place, on all points at once, and evaluate them on the way.
+
+    Every parameter has its M networks along the first axis, so that neither gradients nor Adam's
+    steps mix them.
+    """
+    rows: list[tuple[Tensor, ...]] = []
+
+    def record(step: int, _: float = 0.0) -> None:
+        if (step + 1) % every == 0:
+            loss, accuracy = scores(model, validation)
+            slopes = torch.autograd.grad(loss.sum(), list(model.parameters()))
+            squares = [slope.square().flatten(1).sum(1) for slope in slopes]
+            rows.append((loss.detach(), accuracy.detach(), torch.stack(squares).sum(0).sqrt()))
+
+    record(-1)
+    optimiser = torch.optim.Adam(model.parameters(), lr=rate)
+    train(model, range(epochs), lambda _: scores(model, points)[0].sum(), optimiser, on_step=record)
+    return Curve(tuple(range(0, epochs + 1, every)), *map(torch.stack, zip(*rows, strict=True)))
 
 
 def summaries(
-    model: torch.nn.Module, curve: Curve, test: Split, goals: Mapping[str, float]
+    model: nn.Module, curve: Curve, test: Split, goals: Mapping[str, float]
 ) -> Iterator[dict[str, Any]]:
     """What a result keeps of each network's training, see `spirals`."""
     with torch.no_grad():
@@ -139,9 +153,7 @@ def summaries(
     first = reached[next(iter(goals))]
     for i in range(len(losses)):
         row: dict[str, Any] = {"accuracy": float(accuracies[i]), "loss": float(losses[i])}
-        row |= {
-            name: None if found[i].isnan() else float(found[i]) for name, found in reached.items()
-        }
+        row |= {name: None if ends[i].isnan() else float(ends[i]) for name, ends in reached.items()}
         at = -1 if first[i].isnan() else int((steps < first[i]).sum())
         row |= {"gradient": float(early[i]), "gradient_easy": float(curve.gradient[at, i].log())}
         for step in KEPT:
@@ -190,8 +202,8 @@ def sources_of(
     rows = [part for one, two in parts.values() for part in (one, two, two)]
     begun = [starts[name] for _ in parts for name in ("common", "common", "second")]
     model = side_by_side(begun)
-    train = Split(data.train.inputs[torch.stack(rows)], data.train.labels[torch.stack(rows)])
-    trained_on(model, train, data.validation, epochs, learning_rate, epochs)
+    points = Split(data.train.inputs[torch.stack(rows)], data.train.labels[torch.stack(rows)])
+    trained_on(model, points, data.validation, epochs, learning_rate, epochs)
     states = taken_apart(model)
     found: dict[str, Sources] = {}
     for place, reading in enumerate(parts):

@@ -239,7 +239,8 @@ def _measured(
         found = weighed(corpus, [*seen, rows.train], "histogram")
         tables["distances"].append({**cell, **found})
         nearest = float(found["first"] < found["second"])
-        weights = {"theorem": _clipped(found), "nearest source": nearest, "uniform": 0.5}
+        simplex = min(max(found["gamma"], 0.0), 1.0)  # which of two sources is Eq. 11 in 0..1
+        weights = {"theorem": simplex, "nearest source": nearest, "uniform": 0.5}
         for name in names:
             at, arms = weights.get(name), reader or corpus
             run = (
@@ -345,8 +346,3 @@ def _described(corpus: Corpus, name: str, rows: Tensor) -> Tensor:
     if name == "histogram":
         return histograms(blocks, corpus.plan.vocabulary)
     return blocks.mean(1, keepdim=True) if name == "mean" else blocks
-
-
-def _clipped(found: Mapping[str, Any]) -> float:
-    """γ_1 on the simplex, which of two sources is that of Eq. 11 in 0..1."""
-    return min(max(float(found["gamma"]), 0.0), 1.0)

@@ -16,7 +16,7 @@ from mergebook.sail.thirds import cut_blocks, held_stretch
 from mergebook.suites.data.texts import CHARACTERS, encode, encode_pairs
 from mergebook.suites.models import GPT, to_tokens
 from mergebook.suites.training import checkpoints
-from mergelib.evaluation.tasks import Loss, Split, Transform, as_stored, cross_entropy
+from mergelib.evaluation.tasks import Split, as_stored, cross_entropy
 from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
 from mergelib.problems import calling
@@ -136,22 +136,14 @@ class Corpus(Brief):
 
     def source(self, model: nn.Module, rows: Tensor, *names: object) -> State:
         """A source: a model after training on some blocks, in an order of that name."""
-        steps = self.plan.source_steps
-        rate = self.plan.source_rate
+        steps, rate = self.plan.source_steps, self.plan.source_rate
         return self._trained(model, self.windows(rows), [steps], rate, *names)[steps]
 
     def _trained(
         self, model: nn.Module, split: Split, steps: Sequence[int], rate: float, *names: object
     ) -> dict[int, State]:
-        return by_adam(
-            model,
-            split,
-            steps,
-            rate,
-            batch_size=self.plan.batch_size,
-            transform=to_tokens,
-            seed=stable_seed("order", *names, self.seed),
-        )
+        seed, size = stable_seed("order", *names, self.seed), self.plan.batch_size
+        return by_adam(model, split, steps, rate, batch_size=size, transform=to_tokens, seed=seed)
 
     def from_scratch(self, target: Target) -> Iterator[dict[str, Any]]:
         """`retrained` from a random start, at the rate of sources."""
@@ -184,29 +176,11 @@ class Corpus(Brief):
 
 
 def by_adam(
-    net: nn.Module,
-    split: Split,
-    steps: Sequence[int],
-    rate: float,
-    *,
-    batch_size: int,
-    transform: Transform = as_stored,
-    loss: Loss = cross_entropy,
-    seed: int,
+    net: nn.Module, split: Split, steps: Sequence[int], rate: float, **options: Any
 ) -> dict[int, State]:
     """`checkpoints` by Adam, of a network that has its head and trains it, too."""
-    return checkpoints(
-        net,
-        nn.Identity(),
-        split,
-        steps,
-        optimiser="adam",
-        learning_rate=rate,
-        batch_size=batch_size,
-        transform=transform,
-        loss=loss,
-        seed=seed,
-    )
+    options = {"optimiser": "adam", "learning_rate": rate, "transform": as_stored, **options}
+    return checkpoints(net, nn.Identity(), split, steps, **options)
 
 
 def load_corpus(source: Texts, plan: Plan) -> Corpus:
@@ -222,10 +196,6 @@ def load_corpus(source: Texts, plan: Plan) -> Corpus:
 
 def planned(profile: str, changes: Mapping[str, Any], **usual: Any) -> Plan:
     """A study's usual sizes, those of a profile, and changes that were asked for."""
-    unknown = {*changes} - {*Plan.__dataclass_fields__}
-    if unknown:
-        known = ", ".join(Plan.__dataclass_fields__)
-        raise ValueError(f"a plan has no {', '.join(sorted(unknown))}; it has: {known}")
     return Plan(**{**usual, **PROFILES[profile], **changes})
 
 
@@ -235,10 +205,8 @@ def said(profile: str) -> dict[str, str]:
 
 
 def _losses(model: nn.Module, state: StateDict, target: Target) -> dict[str, float]:
-    return {
-        name: cross_entropy(
-            calling.features(model, state, split.inputs, batch_size=80, transform=to_tokens).cpu(),
-            split.labels,
-        ).item()
-        for name, split in (("choose", target.choose), ("judge", target.judge))
-    }
+    losses = {}
+    for name, split in {"choose": target.choose, "judge": target.judge}.items():
+        rows = calling.features(model, state, split.inputs, batch_size=80, transform=to_tokens)
+        losses[name] = cross_entropy(rows.cpu(), split.labels).item()
+    return losses

@@ -102,16 +102,9 @@ class Transfer(Brief):
         self, net: nn.Module, split: Split, steps: Sequence[int], rate: float
     ) -> dict[int, State]:
         """A network after some steps on a split, see `by_adam`; all in the same order."""
-        return by_adam(
-            net,
-            split,
-            steps,
-            rate,
-            batch_size=self.schedule.batch_size,
-            transform=self.transform,
-            loss=_to_labels,
-            seed=stable_seed("order", self.seed),
-        )
+        options: dict[str, Any] = {"transform": self.transform, "loss": _to_labels}
+        options |= {"batch_size": self.schedule.batch_size}
+        return by_adam(net, split, steps, rate, seed=stable_seed("order", self.seed), **options)
 
     def retrained(
         self, net: nn.Module, steps: Iterable[int], rate: float, split: Split | None = None

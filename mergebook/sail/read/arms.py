@@ -1,6 +1,7 @@
 """What chapters and the ledger read out of ``arms``: starts of larger networks compared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -8,9 +9,8 @@ import pandas as pd
 
 from mergebook.lab.results import load_table
 from mergebook.sail.costs import Account
-from mergebook.sail.measure.arms import EVERY
 from mergebook.sail.measure.sources import ARMS
-from mergebook.sail.read import reached
+from mergebook.sail.read import by_seed, reached
 from mergebook.sail.read.reached import FLOPS, SIDES, steps_of
 from mergebook.sail.read.tuning import goals_for
 
@@ -77,8 +77,8 @@ def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
 
     Returns:
         A row per ``modality``, ``target``, seed, start, size and ``arm``, with steps to each goal
-        that its cell has by its name (`steps_to`), the ``last`` of all steps, ``step_flops``,
-        ``added_flops``, ``source_flops``, and where it has spent as much as scratch in all its
+        that its cell has by its name (`steps_of`), ``step_flops``, ``added_flops``,
+        ``source_flops``, and where it has spent as much as scratch in all its
         steps, by account B and on straight lines between readings, ``loss`` (nats), ``choose``, the
         loss on the half that chooses, and ``accuracy`` (0..1). An arm that has spent less in all
         counts at its end.
@@ -111,41 +111,17 @@ def finished(results: Sequence[str] = TEXT) -> pd.DataFrame:
     return rows.rename(columns={"judge": "loss"})[[*_CELL, "arm", "loss", "accuracy"]]
 
 
-def best_baseline(table: pd.DataFrame, cell: Mapping[str, str]) -> str:
+lasting = partial(starts, LASTING)
+pictured = partial(starts, PICTURES)
+halved = partial(starts, HALVES)
+longer = partial(starts, LONGER)
+unlabelled = partial(starts, UNLABELLED)
+unlabelled_lasting = partial(starts, UNLABELLED_LASTING)
+
+
+def best_baseline(rows: pd.DataFrame) -> str:
     """The one of `BASELINES` with the least mean loss on the half that chooses."""
-    chosen = (table[list(cell)] == pd.Series(cell)).all(axis=1) & table["arm"].isin(BASELINES)
-    means = table[chosen].groupby("arm")["choose"].mean()
-    return str(means.reindex(BASELINES).idxmin())
-
-
-def lasting() -> pd.DataFrame:
-    """`starts` of texts in long trainings, whose goals lie below every start."""
-    return starts(LASTING)
-
-
-def pictured() -> pd.DataFrame:
-    """`starts` of pictures."""
-    return starts(PICTURES)
-
-
-def halved() -> pd.DataFrame:
-    """`starts` of pictures from sources that know half of the classes of one set each."""
-    return starts(HALVES)
-
-
-def longer() -> pd.DataFrame:
-    """`starts` of one of these cells, trained for longer."""
-    return starts(LONGER)
-
-
-def unlabelled() -> pd.DataFrame:
-    """`starts` of pictures that are judged by a probe, learned with labels and without."""
-    return starts(UNLABELLED)
-
-
-def unlabelled_lasting() -> pd.DataFrame:
-    """`starts` of one cell without labels, in long trainings, which its goals come from."""
-    return starts(UNLABELLED_LASTING)
+    return str(rows.groupby("arm")["choose"].mean().reindex(BASELINES).idxmin())
 
 
 def distances(results: Sequence[str] = PICTURES[:1]) -> pd.DataFrame:
@@ -162,12 +138,8 @@ def distances(results: Sequence[str] = PICTURES[:1]) -> pd.DataFrame:
 
 def fading(table: pd.DataFrame) -> pd.Series:
     """How speed-ups fall with distance: minus Spearman's correlation over targets, by seed."""
-    rows = table.merge(distances(), on=_CELL)
-    found = {
-        seed: -part["speed"].corr(part["distance"], method="spearman")
-        for seed, part in rows.groupby("seed")
-    }
-    return pd.Series(found).rename_axis("seed")
+    pairs = table.merge(distances(), on=_CELL)[["seed", "speed", "distance"]]
+    return by_seed(pairs, lambda rows: -rows["speed"].corr(rows["distance"], method="spearman"))
 
 
 def nearness(table: pd.DataFrame) -> pd.DataFrame:
@@ -181,20 +153,14 @@ def nearness(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def speed_ups(
-    table: pd.DataFrame, goal: str, account: Account, arm: str, rival: str = "scratch"
+    table: pd.DataFrame, goal: str, account: Account, own: str, rival: str = "scratch"
 ) -> pd.DataFrame:
-    """log₂ speed-up of an arm over another.
-
-    Returns:
-        Rows of ``modality``, ``target``, ``seed``, ``start``, ``size`` and ``speed``, with `SIDES`,
-        of the cells that have such a goal.
-    """
+    """`reached.speed_ups` of an arm over another, in the cells that have such a goal."""
     places = table[["modality", "size", "target"]].itertuples(index=False, name=None)
     table = table[[goal in goals_for(*map(str, place)) for place in places]]
     if table.empty:
         return pd.DataFrame(columns=[*_CELL, "speed", *SIDES])
-    own, other = (table[table["arm"] == name] for name in (arm, rival))
-    return reached.speed_ups(own, other, _CELL, goal, account, EVERY)
+    return reached.speed_ups(table, goal, account, own, rival)
 
 
 def accounts(table: pd.DataFrame, goal: str) -> pd.DataFrame:
@@ -203,14 +169,13 @@ def accounts(table: pd.DataFrame, goal: str) -> pd.DataFrame:
     Returns:
         The same rows, with ``arm`` and ``account``.
     """
-    parts = [
+    speeds = pd.concat(
         speed_ups(table, goal, account, name).assign(arm=name, account=account)
         for name in table["arm"].unique()
         if name != "scratch"
         for account in get_args(Account)
-    ]
-    found = pd.concat(parts, ignore_index=True)
-    order = found[found["account"] == "B"].groupby("arm")["speed"].mean()
-    return found.sort_values(
+    )
+    order = speeds[speeds["account"] == "B"].groupby("arm")["speed"].mean()
+    return speeds.sort_values(
         "arm", key=lambda column: -column.map(order), kind="stable", ignore_index=True
     )

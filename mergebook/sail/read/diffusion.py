@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -28,7 +27,7 @@ from mergebook.sail.measure.diffusion import (
 from mergebook.sail.measure.latents import Plan, World, by_rows, quality
 from mergebook.sail.networks.diffusion.flow import draw, on_the_way
 from mergebook.sail.networks.diffusion.networks import SiT
-from mergelib.messages.brief import Brief
+from mergebook.sail.read import stacked
 from mergelib.training import make_optimiser, shuffled, train
 
 FILE = "vision8-diffusion-vit_small"
@@ -62,8 +61,7 @@ def _with_log(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(log=np.log(table["frechet"]))
 
 
-@dataclass(frozen=True, repr=False)
-class Compared(Brief):
+class Compared(NamedTuple):
     """The arms of the study, trained."""
 
     networks: Mapping[str, SiT]  # by arm, with averaged weights
@@ -99,21 +97,18 @@ def compare(world: World, plan: Plan) -> Compared:
 
 def _costs(arm: Arm, steps: int) -> dict[str, float]:
     """FLOPs of a step, and of all steps by account."""
-    parts = (0, arm.before) if arm.name == GROWN else (arm.before, 0)
-    costs = Costs(arm.step, *parts)
-    told = {name: float(costs.of(torch.tensor(float(steps)), name)) for name in get_args(Account)}
-    return {"step": arm.step, **told}
+    costs = Costs(arm.step, *((0, arm.before) if arm.name == GROWN else (arm.before, 0)))
+    count = torch.tensor(float(steps))
+    return {"step": arm.step, **{name: float(costs.of(count, name)) for name in get_args(Account)}}
 
 
-class Paths(NamedTuple):
-    """Pictures at times 0, ¼, ½, ¾ and 1, ``(5, 3, 32, 32)``: to a noise, and back from it."""
+def paths(
+    world: World, network: SiT, row: int, *, euler: int = 20, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """A latent's straight line to a noise, and the curve that a network takes from there.
 
-    there: Tensor
-    back: Tensor
-
-
-def paths(world: World, network: SiT, row: int, *, euler: int = 20, seed: int = 0) -> Paths:
-    """A latent's straight line to a noise, and the curve that a network takes from there."""
+    Both are pictures at times 0, ¼, ½, ¾ and 1, ``(5, 3, 32, 32)``.
+    """
     latent, label = world.latents[row : row + 1], world.labels[row : row + 1]
     seen: list[Tensor] = []
 
@@ -127,7 +122,7 @@ def paths(world: World, network: SiT, row: int, *, euler: int = 20, seed: int = 
     back = [*seen, last][:: -euler // 4]
     times = torch.linspace(0, 1, 5)
     there = on_the_way(latent.expand(5, -1, -1, -1), seen[0], times)
-    return Paths(world.picture(there), world.picture(torch.cat(back)))
+    return world.picture(there), world.picture(torch.cat(back))
 
 
 def explained(world: World, times: Sequence[float], *, rows: int = 300) -> pd.Series:
@@ -149,17 +144,15 @@ def collapse(world: World, plan: Plan) -> pd.DataFrame:
         Rows of ``f_P`` (``"frozen"``, ``"trained"``), ``step``, the ``loss``, and ``spread``, the
         standard deviation of f_P over pictures and places, a mean over features.
     """
-    return pd.DataFrame(
-        [row for kind in ("frozen", "trained") for row in _aligned(world, plan, kind)]
-    )
+    return stacked({kind: _aligned(world, plan, kind) for kind in ("frozen", "trained")}, "f_P")
 
 
-def _aligned(world: World, plan: Plan, kind: str) -> list[dict[str, object]]:
+def _aligned(world: World, plan: Plan, kind: str) -> pd.DataFrame:
     parts = Parts(world, plan.width, plan.depth)
     represent = copy.deepcopy(world.represent).requires_grad_(kind == "trained")
     both = nn.ModuleList([parts, represent])
     generator = torch.Generator().manual_seed(world.seed)
-    found: list[dict[str, object]] = []
+    found: list[dict[str, float]] = []
 
     def loss(rows: Tensor) -> Tensor:
         x, times = world.latents[rows], torch.rand(len(rows), generator=generator)
@@ -170,9 +163,9 @@ def _aligned(world: World, plan: Plan, kind: str) -> list[dict[str, object]]:
     def keep(step: int, value: float) -> None:
         if step % EVERY == 0:
             spread = float(by_rows(represent, world.latents[:100]).std((0, 1)).mean())
-            found.append({"f_P": kind, "step": step, "loss": value, "spread": spread})
+            found.append({"step": step, "loss": value, "spread": spread})
 
     batches = shuffled(len(world.latents), plan.batch_size, generator, steps=plan.steps)
     optimiser = make_optimiser(both, "adamw", {**RATES, **plan.rates}[ALONE], weight_decay=0.0)
     train(both, batches, loss, optimiser, on_step=keep)
-    return found
+    return pd.DataFrame(found)

@@ -1,15 +1,18 @@
 """What chapter 57 and the ledger read out of ``factorial``: is it merging, or a warm start?"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 import torch
 
 from mergebook.lab.results import load_table
-from mergebook.sail.costs import ENOUGH, Costs, smoothed, speed_up, steps_to
+from mergebook.sail.costs import ENOUGH, Account, Costs, smoothed, speed_up, steps_to
 from mergebook.sail.measure.arms import EVERY, KINDS, SCRATCH, Cell
+from mergebook.sail.read import stacked
+from mergebook.sail.read.reached import FLOPS
 from mergebook.sail.theory import steps_saved
 
 RESULTS = {  # by modality
@@ -26,36 +29,28 @@ ONE = "one source"  # among the starts of `effects`
 
 _CELL = list(Cell._fields)
 _KEYS = ["modality", "seed", *_CELL]
-_FLOPS = ["step_flops", "added_flops", "source_flops"]
 _Curve = tuple[np.ndarray, np.ndarray]
 
 
-def quadratic(curvatures: Sequence[float], share: float, steps: int) -> np.ndarray:
-    """J − J* after 0, 1, … steps of gradient descent on a quadratic, at η = 1/L."""
-    kept = 1 - np.asarray(curvatures, dtype=float) / max(curvatures)
-    excess: np.ndarray = share * (kept[:, None] ** (2 * np.arange(steps + 1))).mean(0)
-    return excess
-
-
 def halved(curvatures: Mapping[str, Sequence[float]], goals: Sequence[float]) -> pd.DataFrame:
-    """A start with half of another's excess, on quadratics: what it saves, see `quadratic`.
+    """What a start with half of another's excess J − J* saves: gradient descent on quadratics.
+
+    The rate is 1/L.
 
     Returns:
         A row per ``loss`` and ``goal``: ``scratch`` and ``warm``, the steps of both to it,
         ``saved``, their difference, and ``factor``, their ratio.
     """
-    parts = []
+    parts, aims = {}, np.asarray(goals)
     for name, own in curvatures.items():
-        last = math.ceil(steps_saved(min(goals), 1 / max(own), min(own)))
-        runs = (quadratic(own, share, last) for share in (1.0, 0.5))
-        aims = np.asarray(goals)
-        scratch, warm = (_steps((np.arange(last + 1), run), aims) for run in runs)
-        columns = {"loss": name, "goal": aims, "scratch": scratch, "warm": warm}
-        parts.append(pd.DataFrame(columns))
-    table = pd.concat(parts, ignore_index=True)
-    table["saved"] = table["scratch"] - table["warm"]
-    table["factor"] = table["scratch"] / table["warm"]
-    return table
+        steps = np.arange(1 + math.ceil(steps_saved(min(goals), 1 / max(own), min(own))))
+        kept = 1 - np.asarray(own, dtype=float) / max(own)
+        excess = (kept[:, None] ** (2 * steps)).mean(0)
+        scratch, warm = (_steps((steps, share * excess), aims) for share in (1.0, 0.5))
+        parts[name] = pd.DataFrame({"goal": aims, "scratch": scratch, "warm": warm})
+    table = stacked(parts, "loss")
+    gains = {"saved": table["scratch"] - table["warm"], "factor": table["scratch"] / table["warm"]}
+    return table[["loss", "goal", "scratch", "warm"]].assign(**gains)
 
 
 def curves() -> pd.DataFrame:
@@ -65,24 +60,21 @@ def curves() -> pd.DataFrame:
         A row per ``modality``, seed, cell (``sources``, ``start``, ``maps``) and ``step``:
         ``judge`` (nats), and ``step_flops``, ``added_flops``, ``source_flops``.
     """
-    parts = []
+    parts = {}
     for modality, name in RESULTS.items():
         rows, costs = load_table(name, "curves"), load_table(name, "costs")
-        costs = costs[["seed", *_CELL, *_FLOPS]]
-        if modality == "GPT":
-            rows, costs = (part.replace({"maps": {SCRATCH: USUAL}}) for part in (rows, costs))
-        parts.append(rows.merge(costs, on=["seed", *_CELL]).assign(modality=modality))
-    table = pd.concat([*parts, _scales()], ignore_index=True)
+        parts[modality] = rows.merge(costs, on=["seed", *_CELL])
+    parts["GPT"] = parts["GPT"].replace({"maps": {SCRATCH: USUAL}})
+    table = pd.concat([stacked(parts, "modality"), _scales()], ignore_index=True)
     alone = table[(table["sources"] == 1) & (table["maps"] == "LiGO alone")]
     both = pd.concat([table, alone.assign(maps="LiGO joint")], ignore_index=True)
-    return both[[*_KEYS, "step", "judge", *_FLOPS]]
+    return both[[*_KEYS, "step", "judge", *FLOPS]]
 
 
 def _scales() -> pd.DataFrame:
     """Random weights of GPTs from `SCALES` as rows of `curves`, without sources."""
     keys = ["seed", "size", "start", "arm"]
-    rows, costs = load_table(SCALES, "curves"), load_table(SCALES, "costs")
-    table = rows.merge(costs[[*keys, *_FLOPS]], on=keys)
+    table = load_table(SCALES, "curves").merge(load_table(SCALES, "costs"), on=keys)
     chosen = (table["size"] == "twice") & (table["step"] <= LONGEST)
     table = table[chosen & (table["start"] == "shared") & table["arm"].isin([*RANDOM])]
     maps = table["arm"].map(RANDOM)
@@ -100,13 +92,12 @@ def ends() -> pd.DataFrame:
     last = table[table["sources"] > 0].groupby("modality")["step"].max()
     rows = []
     for _, part in table.groupby(_KEYS, sort=False):
-        curve, costs = _read(part)
+        (steps, losses), costs = _read(part)
         row = part[_KEYS].iloc[0].to_dict()
         budget = costs.step * last[row["modality"]]
-        for account in ("A", "B", "C"):
-            spent = costs.of(torch.from_numpy(curve[0]), account).numpy()
-            found = np.interp(budget, spent, curve[1])
-            row[account] = found if budget >= spent[0] else np.nan
+        for account in get_args(Account):
+            spent = costs.of(torch.from_numpy(steps), account).numpy()
+            row[account] = np.interp(budget, spent, losses, left=np.nan)
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -125,25 +116,30 @@ def saved() -> pd.DataFrame:
     rows = []
     for _, part in table.groupby("modality", sort=False):
         scratch = part[part["maps"] == SCRATCH]
-        lows = scratch.groupby("seed")["judge"].min()
         top = scratch.loc[scratch["step"] == EVERY, "judge"].mean()
-        goals = np.linspace(top, lows.mean(), GOALS)
-        for _, runs in part.groupby("seed"):
-            rival, rivals = _read(runs[runs["maps"] == SCRATCH])
-            slow = _steps(rival, goals)
-            for _, run in runs[runs["maps"] != SCRATCH].groupby(_CELL, sort=False):
-                own, costs = _read(run)
-                quick = _steps(own, goals)
-                columns = {"goal": goals, "saved": slow - quick, "begun": quick <= EVERY}
-                sides = torch.from_numpy(slow), rivals, torch.from_numpy(quick), costs
-                for account in ("A", "B", "C"):
-                    columns[account] = speed_up(*sides, account, least=EVERY).numpy()
-                where = pd.concat([run[_KEYS].head(1)] * GOALS, ignore_index=True)
-                rows.append(where.assign(**columns))
+        goals = np.linspace(top, scratch.groupby("seed")["judge"].min().mean(), GOALS)
+        for cell, own, costs, rival, rivals in _beside_scratch(part):
+            slow, quick = _steps(rival, goals), _steps(own, goals)
+            columns = {"goal": goals, "saved": slow - quick, "begun": quick <= EVERY}
+            sides = torch.from_numpy(slow), rivals, torch.from_numpy(quick), costs
+            for account in get_args(Account):
+                columns[account] = speed_up(*sides, account, least=EVERY).numpy()
+            rows.append(pd.DataFrame(cell | columns))
     found = pd.concat(rows, ignore_index=True)
     there, keys = found["saved"].notna(), ["modality", *_CELL, "goal"]
     often = there.groupby([found[key] for key in keys]).transform("mean") >= ENOUGH
     return found.assign(often=there & often)
+
+
+def _beside_scratch(
+    table: pd.DataFrame,
+) -> Iterator[tuple[dict[str, Any], _Curve, Costs, _Curve, Costs]]:
+    """Every run but scratch: its cell, curve and costs, and scratch's on the same seed."""
+    for _, runs in table.groupby(["modality", "seed"], sort=False):
+        rival = _read(runs[runs["maps"] == SCRATCH])
+        for _, run in runs[runs["maps"] != SCRATCH].groupby(_CELL, sort=False):
+            cell: dict[Any, Any] = run[_KEYS].iloc[0].to_dict()
+            yield cell, *_read(run), *rival
 
 
 def leads() -> pd.DataFrame:
@@ -155,15 +151,12 @@ def leads() -> pd.DataFrame:
         the ratio of steps there.
     """
     rows = []
-    for _, runs in curves().groupby(["modality", "seed"], sort=False):
-        rival, _ = _read(runs[runs["maps"] == SCRATCH])
-        for _, run in runs[runs["maps"] != SCRATCH].groupby(_CELL, sort=False):
-            own, _ = _read(run)
-            lowest = max(_lowest(losses) for _, losses in (rival, own))
-            aims = np.array([own[1][0], lowest])
-            (lead, slow), (_, quick) = _steps(rival, aims), _steps(own, aims)
-            found = {"lead": lead, "saved": slow - quick, "factor": slow / max(quick, EVERY)}
-            rows.append(run[_KEYS].iloc[0].to_dict() | found)
+    for cell, own, _, rival, _ in _beside_scratch(curves()):
+        lowest = max(smoothed(torch.tensor(losses)).min() for _, losses in (rival, own))
+        aims = np.array([own[1][0], float(lowest) + 1e-12])  # with room for rounding
+        (lead, slow), (_, quick) = _steps(rival, aims), _steps(own, aims)
+        found = {"lead": lead, "saved": slow - quick, "factor": slow / max(quick, EVERY)}
+        rows.append(cell | found)
     return pd.DataFrame(rows)
 
 
@@ -173,16 +166,11 @@ def _steps(curve: _Curve, goals: np.ndarray) -> np.ndarray:
     return np.asarray(steps_to(curve[0].tolist(), losses, torch.as_tensor(goals)))
 
 
-def _lowest(losses: np.ndarray) -> float:
-    """The lowest smoothed loss of a curve, with room for rounding."""
-    return float(smoothed(torch.tensor(losses)).min()) + 1e-12
-
-
 def _read(run: pd.DataFrame) -> tuple[_Curve, Costs]:
     """Steps and losses of a run, and what it costs."""
     run = run.sort_values("step")
     steps, losses = (run[name].to_numpy(dtype=float) for name in ("step", "judge"))
-    return (steps, losses), Costs(*(float(run[name].iloc[0]) for name in _FLOPS))
+    return (steps, losses), Costs(*(float(run[name].iloc[0]) for name in FLOPS))
 
 
 def effects(account: str = "B") -> pd.DataFrame:

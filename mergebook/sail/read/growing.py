@@ -4,9 +4,9 @@ A *case* is a family: a source that has been trained for seconds, larger network
 the data. The GPT reads texts of a random Markov chain, the others pictures of a task.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import pandas as pd
 import torch
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from mergebook.sail.measure.kept import Build, picture_networks, ways
 from mergebook.suites import models
-from mergelib.evaluation.tasks import Task, cross_entropy
+from mergebook.suites.training import checkpoints
+from mergelib.evaluation.tasks import Split, Task, as_stored, cross_entropy
 from mergelib.messages.brief import Brief
 from mergelib.sail import grow
 from mergelib.sail.growth.width import Use, Widening
 from mergelib.structure import structure_of
-from mergelib.training import make_optimiser, shuffled, train
 
 SYMBOLS = 12
 PARTED = ("copies", "copies with noise", "mean padding", "zero padding")  # starts of `parting`
@@ -77,8 +77,17 @@ def language_case(*, steps: int, seed: int = 0) -> Case:
 def _trained(build: Build, training: Examples, test: Examples, steps: int, seed: int) -> Case:
     torch.manual_seed(seed)
     source = build(False, False)
-    train_on(source, training, steps=steps, seed=seed, learning_rate=3e-3)
+    source.load_state_dict(_states(source, training, [steps], seed, 3e-3)[steps])
     return Case(source, build, training, test)
+
+
+def _states(
+    model: nn.Module, examples: Examples, steps: Sequence[int], seed: int, learning_rate: float
+) -> dict[int, dict[str, Tensor]]:
+    """A model after some steps of AdamW, on batches of 64."""
+    options: dict[str, Any] = {"learning_rate": learning_rate, "batch_size": 64, "seed": seed}
+    options |= {"optimiser": "adamw", "transform": as_stored}
+    return checkpoints(model, nn.Identity(), Split(*examples), steps, **options)
 
 
 def gpt(width: int, depth: int, heads: int) -> nn.Module:
@@ -99,27 +108,6 @@ def markov_texts(count: int, *, seed: int, text_seed: int = 0) -> Examples:
     return whole[:, :-1], whole[:, 1:]
 
 
-def train_on(
-    model: nn.Module,
-    examples: Examples,
-    *,
-    steps: int,
-    seed: int,
-    learning_rate: float,
-    on_step: Callable[[int, float], None] | None = None,
-) -> None:
-    """Train a model in place with AdamW, on batches of 64; the rest is that of `train`."""
-    inputs, labels = examples
-    batches = shuffled(len(labels), 64, torch.Generator().manual_seed(seed), steps=steps)
-    train(
-        model.train(),
-        batches,
-        lambda rows: cross_entropy(model(inputs[rows]), labels[rows]),
-        make_optimiser(model, "adamw", learning_rate),
-        on_step=on_step,
-    )
-
-
 def growths(case: Case, *, seed: int = 0) -> pd.DataFrame:
     """A case grown by every scheme, once wider and once deeper.
 
@@ -130,9 +118,8 @@ def growths(case: Case, *, seed: int = 0) -> pd.DataFrame:
     """
     learned = case.loss(case.source)
     rows = []
-    for grown, width, depth, fresh, model in ways(
-        case.source, case.build, seed, ("wider", "deeper")
-    ):
+    ways_of = ways(case.source, case.build, seed, ("wider", "deeper"))
+    for grown, width, depth, fresh, model in ways_of:
         start, loss = case.loss(fresh), case.loss(model)
         kept = (start - loss) / (start - learned)
         rows.append((grown, width or depth, case.change(model), loss, kept))
@@ -141,16 +128,14 @@ def growths(case: Case, *, seed: int = 0) -> pd.DataFrame:
 
 def traps(case: Case) -> pd.Series:
     """What forgetting one thing costs when a GPT is made wider by copies."""
-    source = case.source
-    double, uneven = gpt(64, 2, 4), gpt(48, 2, 4)
+    source, double, uneven = case.source, gpt(64, 2, 4), gpt(48, 2, 4)
     careful = grow(source, double)
     sharp = {key: value.clone() for key, value in careful.items()}
     for key, value in sharp.items():
         if ".qkv." in key:
             value[: 2 * len(value) // 3] *= 2**0.25  # queries and keys
     loud = {key: 2 * v if key.startswith("norm.") else v for key, v in careful.items()}
-    sizes = {name: group.size for name, group in structure_of(source).groups.items()}
-    widening = Widening(structure_of(uneven), sizes, "replicate")
+    widening = Widening(structure_of(uneven), _sizes(source), "replicate")
     copied = {key: widening.apply(key, value) for key, value in source.state_dict().items()}
     changes = {}
     for name, model, state in (
@@ -162,6 +147,10 @@ def traps(case: Case) -> pd.Series:
         model.load_state_dict(state)
         changes[name] = case.change(model)
     return pd.Series(changes)
+
+
+def _sizes(source: nn.Module) -> dict[str, int]:
+    return {name: group.size for name, group in structure_of(source).groups.items()}
 
 
 def parting(seeds: Iterable[int], *, trained: int, steps: int = 40, every: int = 2) -> pd.DataFrame:
@@ -177,45 +166,19 @@ def parting(seeds: Iterable[int], *, trained: int, steps: int = 40, every: int =
     rows = []
     for seed in seeds:
         case = language_case(steps=trained, seed=seed)
-        fresh = markov_texts(2048, seed=seed, text_seed=2)
+        fresh, learned = markov_texts(2048, seed=seed, text_seed=2), case.loss(case.source)
         for start in PARTED:
             model = _parted(case, start, seed)
-            told: list[dict[str, float]] = []
-            train_on(
-                model,
-                fresh,
-                steps=steps,
-                seed=seed,
-                learning_rate=1e-3,
-                on_step=_reader(case, model, every, told),
-            )
-            rows += [{"seed": seed, "start": start, **row} for row in told]
+            states = _states(model, fresh, range(every, steps + 1, every), seed, 1e-3)
+            for step, state in {0: model.state_dict(), **states}.items():
+                model.load_state_dict(state)
+                logits, rank = stream_rank(model, case.test[0])
+                table = state["token_embed.weight"]
+                first, second = table.chunk(2, 1)
+                row = {"seed": seed, "start": start, "step": step, "change": case.change(model)}
+                row |= {"rank": rank, "apart": float((first - second).norm() / table.norm())}
+                rows.append(row | {"gain": learned - float(cross_entropy(logits, case.test[1]))})
     return pd.DataFrame(rows)
-
-
-def _reader(
-    case: Case, model: nn.Module, every: int, rows: list[dict[str, float]]
-) -> Callable[[int, float], None]:
-    """Reads a model at the start and every `every` steps; rows are those of `parting`."""
-    learned = case.loss(case.source)
-
-    def read(step: int, _: float = 0.0) -> None:
-        if (step + 1) % every == 0:
-            logits, rank = stream_rank(model, case.test[0])
-            first, second = model.get_parameter("token_embed.weight").detach().chunk(2, 1)
-            apart = (first - second).norm() / torch.cat([first, second], 1).norm()
-            rows.append(
-                {
-                    "step": step + 1,
-                    "change": case.change(model),
-                    "rank": rank,
-                    "apart": float(apart),
-                    "gain": learned - float(cross_entropy(logits, case.test[1])),
-                }
-            )
-
-    read(-1)
-    return read
 
 
 def _parted(case: Case, start: str, seed: int) -> nn.Module:
@@ -235,8 +198,7 @@ def _parted(case: Case, start: str, seed: int) -> nn.Module:
 
 def zero_padded(source: nn.Module, target: nn.Module) -> dict[str, Tensor]:
     """A pre-norm transformer made wider with zeros, with no regard to its norms."""
-    sizes = {name: group.size for name, group in structure_of(source).groups.items()}
-    structure, weights = structure_of(target), source.state_dict()
+    sizes, structure, weights = _sizes(source), structure_of(target), source.state_dict()
     zeros = {
         (name, use): torch.eye(group.size, sizes[name], dtype=torch.float64)
         for name, group in structure.groups.items()

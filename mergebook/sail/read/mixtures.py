@@ -19,6 +19,7 @@ from mergebook.suites.types import (
 )
 from mergelib.align import git_rebasin
 from mergelib.evaluation.loops import evaluate_many
+from mergelib.problems.checks import check_choice
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import oracle_gamma, proximal_weights
 from mergelib.statedict import lerp
@@ -30,9 +31,8 @@ HIDDEN = 32
 EXAMPLES = 150  # of each distribution
 RATE = 0.02
 
-Nets = dict[
-    str, Tensor
-]  # many perceptrons of one shape, stacked: "w" (M, h, 2), "b", "v" (M, h), "c"
+SHAPES = {"0.weight": (HIDDEN, 2), "0.bias": (HIDDEN,), "2.weight": (1, HIDDEN), "2.bias": (1,)}
+Nets = dict[str, Tensor]  # state dicts of perceptrons of these shapes; of many, stacked
 
 
 def drawn_from(share: float, count: int, generator: torch.Generator) -> Tensor:
@@ -53,7 +53,7 @@ def estimated_shares(shares: Sequence[float], seeds: int, *, count: int = 400) -
             tables = {
                 "MMD² (V)": mmd_table(samples),
                 "MMD² (U)": mmd_table(samples, unbiased=True),
-                "TV of bins": squares([_binned(part) for part in samples], _variation),
+                "TV of bins": squares([_binned(part) for part in samples], total_variation),
                 "TV of atoms": squares(samples, empirical_variation),
             }
             for kind, table in tables.items():
@@ -62,22 +62,20 @@ def estimated_shares(shares: Sequence[float], seeds: int, *, count: int = 400) -
     return pd.DataFrame(rows, columns=["share", "seed", "kind", "weight"])
 
 
-def squares(samples: Sequence[Tensor], distance: Callable[[Tensor, Tensor], float]) -> Tensor:
+def squares(
+    samples: Sequence[Tensor], distance: Callable[[Tensor, Tensor], Tensor | float]
+) -> Tensor:
     """Squared distance of each sample to each, ``(count, count)``, as `proximal_weights` wants."""
     table = torch.zeros(len(samples), len(samples), dtype=torch.float64)
     for i, own in enumerate(samples):
         for j in range(i):
-            table[i, j] = table[j, i] = distance(own, samples[j]) ** 2
+            table[i, j] = table[j, i] = float(distance(own, samples[j])) ** 2
     return table
 
 
 def _binned(points: Tensor) -> Tensor:
     places = torch.bucketize(points[:, 0].contiguous(), EDGES)
     return torch.bincount(places, minlength=len(EDGES) + 1)
-
-
-def _variation(first: Tensor, second: Tensor) -> float:
-    return float(total_variation(first, second))
 
 
 def least_squares_shares(
@@ -112,8 +110,7 @@ def perceptron_shares(
         retraining), and squared distances from θ*: ``nearest_source`` of both sources, ``random``
         of the initial network of a further draw, ``normal`` of weights from N(0, 1), in the mean.
     """
-    if start not in STARTS:
-        raise ValueError(f"start is {start!r}, expected one of: {', '.join(STARTS)}")
+    check_choice("start", start, STARTS)
     generator = torch.Generator().manual_seed(seed)
     data = _tasks(generator)
     wanted = torch.tensor([1.0, 0.0, *shares])
@@ -183,25 +180,19 @@ def _tasks(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def _initial(count: int, generator: torch.Generator) -> Nets:
     """PyTorch's usual initial weights: uniform in ±1/√inputs."""
-
-    def uniform(*shape: int, inputs: int) -> Tensor:
-        numbers: Tensor = 2 * torch.rand(*shape, generator=generator) - 1
-        return numbers / math.sqrt(inputs)
-
-    return {
-        "w": uniform(count, HIDDEN, 2, inputs=2),
-        "b": uniform(count, HIDDEN, inputs=2),
-        "v": uniform(count, HIDDEN, inputs=HIDDEN),
-        "c": uniform(count, inputs=HIDDEN),
-    }
+    nets = {}
+    for key, shape in SHAPES.items():
+        numbers = 2 * torch.rand(count, *shape, generator=generator) - 1
+        nets[key] = numbers / math.sqrt(HIDDEN if key[0] == "2" else 2)
+    return nets
 
 
 def _losses(nets: Nets, shares: Tensor, data: tuple[Tensor, Tensor]) -> Tensor:
     """J_ρ of every network, ``(M,)``: logistic loss, in nats."""
     points, labels = data
     flat = points.reshape(-1, 2)
-    hidden = torch.relu(torch.einsum("nd,mhd->mnh", flat, nets["w"]) + nets["b"][:, None])
-    outputs = torch.einsum("mnh,mh->mn", hidden, nets["v"]) + nets["c"][:, None]
+    hidden = torch.einsum("nd,mhd->mnh", flat, nets["0.weight"]) + nets["0.bias"][:, None]
+    outputs = torch.einsum("mnh,mh->mn", hidden.relu(), nets["2.weight"][:, 0]) + nets["2.bias"]
     each = softplus(-labels.reshape(-1) * outputs).reshape(len(outputs), 2, -1).mean(2)
     mixed: Tensor = shares * each[:, 0] + (1 - shares) * each[:, 1]
     return mixed
@@ -221,16 +212,7 @@ def _train(nets: Nets, shares: Tensor, data: tuple[Tensor, Tensor], steps: int) 
 def _matched(reference: Nets, net: Nets) -> Nets:
     """The same perceptron with its hidden units in the order that matches another one's."""
     chain = nn.Sequential(nn.Linear(2, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
-    shapes = {name: part.shape for name, part in chain.state_dict().items()}
-
-    def named(own: Nets) -> Nets:
-        parts = zip(shapes.items(), own.values(), strict=True)
-        return {name: part.reshape(shape) for (name, shape), part in parts}
-
-    found = git_rebasin(named(reference), named(net), chain).state
-    return {
-        key: part.reshape(net[key].shape) for key, part in zip(net, found.values(), strict=True)
-    }
+    return git_rebasin(reference, net, chain).state
 
 
 def _pick(nets: Nets, index: int) -> Nets:

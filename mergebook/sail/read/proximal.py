@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from pydoc_data.topics import topics
 
 import numpy as np
 import pandas as pd
@@ -11,7 +10,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from mergebook.sail.distances import gaussian_variation
+from mergebook.sail.read.text import help_text
 from mergebook.sail.theory import convergence_bound, proximity_bound, start_bound
+from mergebook.sail.thirds import cut_blocks
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import oracle_gamma, proximal_weights
 
@@ -46,7 +47,7 @@ def thirds() -> pd.DataFrame:
     Returns:
         A row per kind of token and feature: ``equation_11`` and the ``printed`` formula of MMD.
     """
-    text = "\n".join(topics[name] for name in sorted(topics))
+    text = help_text()
     words = text.split()
     ranks = {word: rank for rank, (word, _) in enumerate(Counter(words).most_common())}
     tokens = {
@@ -55,7 +56,7 @@ def thirds() -> pd.DataFrame:
     }
     rows = []
     for kind, values in tokens.items():
-        blocks = values[: len(values) // BLOCK * BLOCK].reshape(-1, BLOCK)
+        blocks = cut_blocks(values, BLOCK)
         blocks = blocks[blocks.mean(1).argsort()]
         edges = values.quantile(torch.linspace(0, 1, 51)[1:-1])
         histograms = torch.stack(

@@ -1,6 +1,6 @@
 """Who reaches a goal, when, and how much faster; and what makes a speed-up a bound."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -8,50 +8,47 @@ import torch
 
 from mergebook.sail.costs import ENOUGH, Account, Costs, speed_up, steps_to
 
+KEYS = ("modality", "target", "seed", "source", "reading", "start", "size")  # of runs
 SIDES = ("reached", "rival_reached", "early", "rival_early")
 FLOPS = ["step_flops", "added_flops", "source_flops"]
 
 
 def steps_of(curve: pd.DataFrame, goals: Mapping[str, float]) -> dict[str, float]:
-    """Steps of one run to each goal (nats), NaN where it is never reached, and its ``last``."""
+    """Steps of one run to each goal (nats), NaN where it is never reached.
+
+    ``first_step`` is that of the first reading after the start, and ``last`` that of the last.
+    """
     rows = curve.sort_values("step")
     steps, losses = rows["step"].tolist(), torch.tensor(rows["judge"].to_numpy())
     found = {name: float(steps_to(steps, losses, nats)) for name, nats in goals.items()}
-    return {"last": steps[-1], **found}
+    return {"first_step": steps[:2][-1], "last": steps[-1], **found}
 
 
 def speed_ups(
-    own: pd.DataFrame,
-    rival: pd.DataFrame,
-    keys: Sequence[str],
-    goal: str,
-    account: Account,
-    every: int,
+    table: pd.DataFrame, goal: str, account: Account, own: str, rival: str = "scratch"
 ) -> pd.DataFrame:
-    """log₂ speed-up of one side over another, of the cells that both have.
+    """log₂ speed-up of one arm, or method, over another, of the cells that both have.
 
-    A run that never reaches the goal counts as if at its ``last`` step; both sides have steps to
-    the goal in a column of its name, and `FLOPS`.
+    A run that never reaches the goal counts as if at its ``last`` step. The table has what
+    `steps_of` gives, and `FLOPS`.
 
     Returns:
-        Rows of the keys, ``speed`` and `SIDES`.
+        Rows of the `KEYS` of the table, ``speed`` and `SIDES`.
     """
-    pairs = own.merge(rival, on=list(keys), suffixes=("", "_rival"))
+    names = table["arm" if "arm" in table else "method"]
+    keys = [name for name in KEYS if name in table]
+    pairs = table[names == own].merge(table[names == rival], on=keys, suffixes=("", "_rival"))
 
     def side(end: str) -> tuple[torch.Tensor, Any]:
         steps = pairs[goal + end].fillna(pairs["last" + end])
         costs: Any = [torch.tensor(pairs[name + end].to_numpy(float)) for name in FLOPS]
         return torch.tensor(steps.to_numpy(float)), Costs(*costs)
 
-    speed = speed_up(*side("_rival"), *side(""), account, least=every).numpy()
-    flags = reached(pairs[goal], pairs[f"{goal}_rival"], every)
-    return pairs[list(keys)].assign(speed=speed, **flags)
-
-
-def reached(own: Any, rival: Any, first: int) -> dict[str, Any]:
-    """Return whether each side reaches the goal, and whether no later than the first reading."""
-    flags = (~pd.isna(own), ~pd.isna(rival), own <= first, rival <= first)
-    return dict(zip(SIDES, flags, strict=True))
+    least = torch.tensor(pairs["first_step"].to_numpy(float))
+    speed = speed_up(*side("_rival"), *side(""), account, least=least).numpy()
+    ends = (pairs[goal], pairs[f"{goal}_rival"])
+    flags = [*(end.notna() for end in ends), *(end <= pairs["first_step"] for end in ends)]
+    return pairs[keys].assign(speed=speed, **dict(zip(SIDES, flags, strict=True)))
 
 
 def wanting(fractions: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from mergebook.lab.results import load_table
-from mergebook.sail.costs import Account, Costs, mmd_flops, perceptron_flops
+from mergebook.sail.costs import Costs, mmd_flops, perceptron_flops
 from mergebook.sail.measure.spirals import (
     EPOCHS,
     EVERY,
@@ -22,7 +22,8 @@ from mergebook.sail.measure.spirals import (
     sources_of,
     trained_on,
 )
-from mergebook.sail.read import reached
+from mergebook.sail.read import by_seed, stacked
+from mergebook.sail.read.reached import FLOPS
 from mergebook.sail.two_spirals import (
     SHARE,
     SIZES,
@@ -47,8 +48,8 @@ _OWN = round(SHARE * SIZES[0])  # points of a source
 _STEP = perceptron_flops(WIDTHS, SIZES[0])
 _DISTANCES = mmd_flops((SIZES[0], _OWN, _OWN), WIDTHS[0])
 _SOURCE = EPOCHS * perceptron_flops(WIDTHS, _OWN)
-SCRATCH = Costs(_STEP)
 COSTS = {
+    "scratch": Costs(_STEP),
     "theorem": Costs(_STEP, added=_DISTANCES, sources=2 * _SOURCE),
     "uniform": Costs(_STEP, sources=2 * _SOURCE),
     "nearest source": Costs(_STEP, added=_DISTANCES, sources=_SOURCE),
@@ -78,14 +79,9 @@ def curves(
     begun = [starts["fresh"], *(lerp(two, one, gamma) for gamma in gammas)]
     model = side_by_side(begun)
     curve = trained_on(model, data.train, data.validation, epochs, RATE, EVERY)
-    columns = {"loss": curve.loss, "accuracy": curve.accuracy, "gradient": curve.gradient}
-    table = pd.DataFrame(
-        {
-            "gamma": np.repeat([np.nan, *gammas], len(curve.steps)),
-            "step": np.tile(curve.steps, len(begun)),
-            **{name: part.T.flatten().numpy() for name, part in columns.items()},
-        }
-    )
+    index = pd.MultiIndex.from_product([[np.nan, *gammas], curve.steps], names=["gamma", "step"])
+    columns = {name: getattr(curve, name).T.flatten() for name in ("loss", "accuracy", "gradient")}
+    table = pd.DataFrame(columns, index).reset_index()
     middle = 1 + list(gammas).index(0.5)
     first, average, last = begun[0], begun[middle], taken_apart(model)[middle]
     places = np.linspace(0, 2, 2 * points - 1)
@@ -100,39 +96,30 @@ def curves(
 
 def sweep() -> pd.DataFrame:
     """All arms but scratch and those by Theorem 3: a row per seed, reading, start and γ."""
-    arms = load_table(FILE, "arms")
-    return arms[arms["arm"] == "sweep"].drop(columns="arm").reset_index(drop=True)
+    return load_table(FILE, "arms").query("arm == 'sweep'").drop(columns="arm")
 
 
 def compared() -> pd.DataFrame:
-    """A row per seed, reading, start and ``method``: those of `MERGED`, and ``scratch``."""
+    """A row per seed, reading, start and ``method``: those of `MERGED`, and ``scratch``.
+
+    It has what `reached.speed_ups` needs, ``first_step``, ``last`` and FLOPs among it.
+    """
     arms, sources = load_table(FILE, "arms"), load_table(FILE, "sources")
     nearer = sources.loc[sources.groupby(_KEYS)["mmd"].idxmin(), [*_KEYS, "source"]]
     chosen = nearer.assign(gamma=nearer["source"].map({1: 1.0, 2: 0.0})).drop(columns="source")
     swept = arms[arms["arm"] == "sweep"]
     scratch = arms[(arms["arm"] == "scratch") & (arms["start"] == "fresh")].drop_duplicates()
-    scratch = scratch.drop(columns=["reading", "start"]).merge(nearer[_KEYS], on="seed")
     parts = {
         "theorem": arms[arms["arm"] == "proximal"],
         "uniform": swept[(swept["gamma"] == 0.5) & swept["start"].isin(STARTS)],
         "nearest source": swept.merge(chosen, on=[*_KEYS, "gamma"]),
-        "scratch": scratch,
+        "scratch": scratch.drop(columns=["reading", "start"]).merge(nearer[_KEYS], on="seed"),
     }
-    return pd.concat(
-        [part.drop(columns="arm").assign(method=name) for name, part in parts.items()],
-        ignore_index=True,
-    )
-
-
-def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> pd.DataFrame:
-    """log₂ speed-up of a start of `compared` over scratch, as `reached.speed_ups` gives it."""
-    sides = []
-    for name in (method, "scratch"):
-        own = table[table["method"] == name].sort_values(_KEYS)
-        costs = COSTS.get(name, SCRATCH)
-        flops = dict(zip(reached.FLOPS, (costs.step, costs.added, costs.sources), strict=True))
-        sides.append(own.assign(last=EPOCHS, **flops))
-    return reached.speed_ups(sides[0], sides[1], _KEYS, goal, account, EVERY)
+    table = stacked(parts, "method").drop(columns="arm").assign(first_step=EVERY, last=EPOCHS)
+    flops = {name: (costs.step, costs.added, costs.sources) for name, costs in COSTS.items()}
+    columns = pd.DataFrame(flops, index=FLOPS).T.rename_axis("method")
+    table = table.merge(columns.reset_index(), on="method")
+    return table.sort_values(_KEYS, kind="stable", ignore_index=True)
 
 
 def barriers() -> pd.DataFrame:
@@ -149,28 +136,21 @@ def barriers() -> pd.DataFrame:
     ends = wide[wide["gamma"].isin([0.0, 1.0])].groupby(keys, as_index=False)["loss"].mean()
     matched = ends[ends["start"] == "own"].assign(start="re-basin")
     middle = wide[wide["gamma"] == 0.5].drop(columns="gamma")
-    parts = {"middle": middle, "ends": pd.concat([ends, matched])}
-    placed = [part.assign(place=name) for name, part in parts.items()]
-    long: pd.DataFrame = pd.concat(placed, ignore_index=True)
-    return long
+    return stacked({"middle": middle, "ends": pd.concat([ends, matched])}, "place")
 
 
-def nearness() -> pd.DataFrame:
-    """Log squared distance to an optimum, of each source and of fresh weights, in long form.
+def nearness(result: str = FILE) -> pd.DataFrame:
+    """Log squared distance to an optimum, of each source and of random weights, in long form.
 
     Returns:
-        Rows of ``seed``, ``reading``, ``start``, ``source``, ``point`` (``source``, ``random``)
-        and ``log``.
+        Rows of ``seed``, ``reading`` (of spirals), ``start``, ``source``, ``point`` (``source``,
+        ``random``) and ``log``.
     """
-    return logs_of(load_table(FILE, "sources"), _KEYS)
-
-
-def logs_of(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Logs of the squared distances of a table ``sources``, in long form: see `nearness`."""
+    table = load_table(result, "sources")
+    keys = [*(name for name in _KEYS if name in table), "number"]
     distances = table.rename(columns={"parameters": "source", "source": "number"})
-    long = distances.melt([*keys, "number"], ["source", "random"], "point", "log")
-    long["log"] = np.log(long["log"])
-    return long.rename(columns={"number": "source"})
+    long = distances.melt(keys, ["source", "random"], "point", "log")
+    return long.assign(log=np.log(long["log"])).rename(columns={"number": "source"})
 
 
 def best_weights(table: pd.DataFrame, column: str = "loss_50") -> pd.DataFrame:
@@ -226,8 +206,4 @@ def rank_correlations(table: pd.DataFrame, start: str, links: Sequence[str]) -> 
     """Spearman's correlation of two links over the six sources of a seed, by seed."""
     own = table[table["start"] == start]
     wide = own.pivot(index=["seed", "cell"], columns="link", values="value")
-    found = {
-        seed: part[links[0]].corr(part[links[1]], method="spearman")
-        for seed, part in wide.groupby("seed")
-    }
-    return pd.Series(found).rename_axis("seed")
+    return by_seed(wide, lambda rows: rows[links[0]].corr(rows[links[1]], method="spearman"))

@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 
 from mergebook.lab.results import load_table
-from mergebook.sail.costs import Account
-from mergebook.sail.measure.text import BUDGET, EVERY
-from mergebook.sail.read import reached
+from mergebook.sail.measure.text import BUDGET
+from mergebook.sail.read import by_seed, stacked
 from mergebook.sail.read.flatness import flat
 from mergebook.sail.read.reached import steps_of
 from mergebook.sail.read.text import best, last
@@ -29,20 +28,26 @@ _CELL = ["parts", "seed", "start", "share"]
 _DIRECTION = ["seed", "source", "target", "start"]
 
 
-def weights() -> pd.DataFrame:
-    """γ of mixtures: ``theorem`` (MMD²) or ``best``.
+def mixed() -> pd.DataFrame:
+    """γ of mixtures, and their losses after the last step.
 
     Returns:
-        A row per ``parts`` (of `MIXTURES`), seed, start, share and ``kind``, with ``gamma``.
+        A row per ``parts`` (of `MIXTURES`), seed, start, share and ``method``, with ``gamma`` and
+        ``loss``: those of `MERGED` and ``best``.
     """
-    curves = last(_mixtures("curves"))
+    curves, distances = last(_mixtures("curves")), _mixtures("distances")
+    nearer = (distances["first"] < distances["second"]).astype(float)
+    sweep = curves[curves["method"] == "sweep"]
     parts = {
         "theorem": curves[curves["method"] == "theorem"],
-        "best": best(curves[curves["method"] == "sweep"], _CELL),
+        "best": best(sweep, _CELL),
+        "nearest source": sweep.merge(distances[_CELL].assign(gamma=nearer), on=[*_CELL, "gamma"]),
+        "uniform": sweep[sweep["gamma"] == 0.5],
     }
-    placed = [part[[*_CELL, "gamma"]].assign(kind=name) for name, part in parts.items()]
-    table: pd.DataFrame = pd.concat(placed, ignore_index=True)
-    return table
+    table = stacked(
+        {name: part[[*_CELL, "gamma", "judge"]] for name, part in parts.items()}, "method"
+    )
+    return table.rename(columns={"judge": "loss"})
 
 
 def curved() -> pd.DataFrame:
@@ -54,38 +59,10 @@ def curved() -> pd.DataFrame:
 
 
 def slopes(table: pd.DataFrame, start: str, parts: str = "texts") -> pd.Series:
-    """Slope of the best γ on the theorem's over the shares of a seed, by seed: see `weights`."""
+    """Slope of the best γ on the theorem's over the shares of a seed, by seed: see `mixed`."""
     own = table[(table["start"] == start) & (table["parts"] == parts)]
-    wide = own.pivot(index=["seed", "share"], columns="kind", values="gamma")
-    found = {
-        seed: np.polyfit(part["theorem"], part["best"], 1)[0] for seed, part in wide.groupby("seed")
-    }
-    return pd.Series(found).rename_axis("seed")
-
-
-def mixed() -> pd.DataFrame:
-    """Losses on mixtures after the last step.
-
-    Returns:
-        A row per ``parts``, seed, start, share and ``method``, with ``loss``: those of `MERGED` and
-        ``best``.
-    """
-    curves = last(_mixtures("curves"))
-    distances = _mixtures("distances")
-    nearer = (distances["first"] < distances["second"]).astype(float)
-    nearest = distances[_CELL].assign(gamma=nearer)
-    sweep = curves[curves["method"] == "sweep"]
-    parts = {
-        "theorem": curves[curves["method"] == "theorem"],
-        "best": best(sweep, _CELL),
-        "nearest source": sweep.merge(nearest, on=[*_CELL, "gamma"]),
-        "uniform": sweep[sweep["gamma"] == 0.5],
-    }
-    table: pd.DataFrame = pd.concat(
-        [part[[*_CELL, "judge"]].assign(method=name) for name, part in parts.items()],
-        ignore_index=True,
-    )
-    return table.rename(columns={"judge": "loss"})
+    wide = own.pivot(index=["seed", "share"], columns="method", values="gamma")
+    return by_seed(wide, lambda part: np.polyfit(part["theorem"], part["best"], 1)[0])
 
 
 def asymmetries() -> pd.DataFrame:
@@ -106,9 +83,7 @@ def asymmetries() -> pd.DataFrame:
 
 def overlapping() -> pd.DataFrame:
     """Losses by γ after the last step, for overlaps α < 1, at which the sources' data differ."""
-    curves = last(load_table(OVERLAP, "curves"))
-    rows: pd.DataFrame = curves[curves["alpha"] < 1]
-    return rows
+    return last(load_table(OVERLAP, "curves").query("alpha < 1"))
 
 
 def falls(table: pd.DataFrame, start: str, step: int) -> pd.DataFrame:
@@ -120,12 +95,9 @@ def falls(table: pd.DataFrame, start: str, step: int) -> pd.DataFrame:
     chosen = (table["start"] == start) & (table["step"] == step) & (table["alpha"] < 1)
     found = {}
     for seed, part in table[chosen].groupby("seed"):
-        overlaps = part[["alpha", "beta"]].to_numpy()
-        plane = np.column_stack([np.ones(len(part)), overlaps])
+        plane = np.column_stack([np.ones(len(part)), part[["alpha", "beta"]]])
         found[seed] = -np.linalg.lstsq(plane, part["asymmetry"].to_numpy(), rcond=None)[0][1:]
-    return pd.DataFrame.from_dict(found, orient="index", columns=["alpha", "beta"]).rename_axis(
-        "seed"
-    )
+    return pd.DataFrame(found, index=["alpha", "beta"]).T.rename_axis("seed")
 
 
 def goals_of_text(name: str) -> dict[str, float]:
@@ -139,27 +111,21 @@ def crossed() -> pd.DataFrame:
 
     Returns:
         A row per seed, ``source``, ``target``, start and ``method`` (those of `MERGED`, and
-        ``scratch``), with steps to each goal by its name, NaN where it was never reached, the
-        ``last`` of all steps, and FLOPs of a step, of the start and of its sources.
+        ``scratch``), with what `steps_of` gives, and FLOPs of a step, of the start and of its
+        sources.
     """
     keys = [*_DIRECTION, "method"]
-    rows = []
     arms = _crossing("arms")
     goals = {name: goals_of_text(name) for name in arms["target"].unique()}
-    for names, arm in arms.groupby(keys):
-        cell = dict(zip(keys, names, strict=True))
-        rows.append(cell | steps_of(arm, goals[str(cell["target"])]))
+    rows = [
+        dict(zip(keys, names, strict=True)) | steps_of(arm, goals[str(names[2])])
+        for names, arm in arms.groupby(keys)
+    ]
     table = pd.DataFrame(rows).merge(_crossing("costs"), on=_DIRECTION)
     sources = table["method"].map({"scratch": 0, "nearest source": 1}).fillna(2)
     measured = table["method"].isin(["theorem", "nearest source"])
     table["added_flops"] = table.pop("distance_flops") * measured
     return table.assign(source_flops=table["source_flops"] * sources)
-
-
-def speed_ups(table: pd.DataFrame, goal: str, account: Account, method: str) -> pd.DataFrame:
-    """log₂ speed-up of a start of `crossed` over scratch, as `reached.speed_ups` gives it."""
-    own, scratch = (table[table["method"] == name] for name in (method, "scratch"))
-    return reached.speed_ups(own, scratch, _DIRECTION, goal, account, EVERY)
 
 
 def interiors() -> pd.DataFrame:
@@ -171,10 +137,7 @@ def interiors() -> pd.DataFrame:
     curves = crossing()
     inside = curves["gamma"].between(0, 1, inclusive="neither")
     parts = {"interior": curves[inside], "end": curves[curves["gamma"].isin([0.0, 1.0])]}
-    table: pd.DataFrame = pd.concat(
-        [best(part, _DIRECTION).assign(place=name) for name, part in parts.items()],
-        ignore_index=True,
-    )
+    table = stacked({name: best(part, _DIRECTION) for name, part in parts.items()}, "place")
     return table[[*_DIRECTION, "place", "gamma", "judge"]].rename(columns={"judge": "loss"})
 
 
@@ -184,14 +147,12 @@ def crossing() -> pd.DataFrame:
 
 
 def _mixtures(part: str) -> pd.DataFrame:
-    tables = [
-        load_table(name, part).assign(parts=parts)
+    tables = {
+        parts: pd.concat([load_table(name, part) for name in names])
         for parts, names in MIXTURES.items()
-        for name in names
-    ]
-    return pd.concat(tables, ignore_index=True)
+    }
+    return stacked(tables, "parts")
 
 
 def _crossing(part: str) -> pd.DataFrame:
-    tables = [load_table(f"{name}-cross_corpus", part).assign(source=name) for name in SOURCES]
-    return pd.concat(tables, ignore_index=True)
+    return stacked({name: load_table(f"{name}-cross_corpus", part) for name in SOURCES}, "source")

@@ -5,12 +5,13 @@ Curves are those of `gamma_sweep`, one table for characters and byte pairs.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pydoc_data.topics import topics
 
 import pandas as pd
 
 from mergebook.lab.results import load_table
-from mergebook.sail.read.spirals import logs_of
+from mergebook.sail.read import spirals, stacked
 
 SWEEPS = {
     "characters": "tinyshakespeare-gamma_sweep",
@@ -28,7 +29,7 @@ KERNELS = {
     "Shakespeare": "tinyshakespeare-text_kernels",
     "Wikipedia": "wikitext2_test-text_kernels",
 }
-NEARNESS = "tinyshakespeare-text_nearness"
+nearness = partial(spirals.nearness, "tinyshakespeare-text_nearness")
 EXAMPLES = {  # of training, which appendix I.2 gives for the six sets
     "PIQA": 7_000,
     "HellaSwag": 70_000,
@@ -47,8 +48,7 @@ def help_text() -> str:
 
 def swept(part: str = "curves") -> pd.DataFrame:
     """A table of `gamma_sweep`, of characters and byte pairs, told apart by ``tokens``."""
-    tables = [load_table(name, part).assign(tokens=tokens) for tokens, name in SWEEPS.items()]
-    return pd.concat(tables, ignore_index=True)
+    return stacked({tokens: load_table(name, part) for tokens, name in SWEEPS.items()}, "tokens")
 
 
 def distances() -> pd.DataFrame:
@@ -58,25 +58,16 @@ def distances() -> pd.DataFrame:
 
 def separations() -> pd.DataFrame:
     """AUC and p of thirds of two texts and of both texts, by ``parts`` (of `CLUSTERS`)."""
-    tables = [load_table(name, "separation").assign(parts=of) for of, name in CLUSTERS.items()]
-    return pd.concat(tables, ignore_index=True)
+    tables = {of: load_table(name, "separation") for of, name in CLUSTERS.items()}
+    return stacked(tables, "parts")
 
 
 def weights_of_kernels() -> pd.DataFrame:
     """γ_1 of thirds by features, tokens and bandwidth, by Eq. 11 and by the ``printed`` formula."""
-    tables = [load_table(name, "distances").assign(text=text) for text, name in KERNELS.items()]
-    found = pd.concat(tables, ignore_index=True)
-    excess = found["first"] + found["between"] - found["second"]
-    return found.assign(printed=excess / (2 * found["between"]))
-
-
-def nearness_in_text() -> pd.DataFrame:
-    """Log squared distance to an optimum of D_t, of each source and of random weights.
-
-    Returns:
-        Rows of ``seed``, ``start``, ``source``, ``point`` (``source``, ``random``) and ``log``.
-    """
-    return logs_of(load_table(NEARNESS, "sources"), ["seed", "start"])
+    tables = {text: load_table(name, "distances") for text, name in KERNELS.items()}
+    table = stacked(tables, "text")
+    excess = table["first"] + table["between"] - table["second"]
+    return table.assign(printed=excess / (2 * table["between"]))
 
 
 def heights(curves: pd.DataFrame, by: Sequence[str] = ("tokens",)) -> pd.DataFrame:

@@ -104,9 +104,9 @@ def choices(load: Load) -> Iterator[Comparison]:
                     plain = value == "loss" and not words
                     role = own if plain or own == "control" else "secondary"
                     says = f"{words}{name}, {reading}: its choice within {enough:g} {UNITS[value]}"
-                    options: dict[str, Any] = {"about": about | {"guide": guide, "metric": value}}
-                    says += " of the best"
-                    yield compare(says, worse=enough, value=guide, role=role, **options)
+                    own_about = about | {"guide": guide, "metric": value}
+                    sides: dict[str, Any] = {"worse": enough, "value": guide, "about": own_about}
+                    yield compare(f"{says} of the best", role=role, **sides)
                 for rival, other in RIVALS.items() if value == "loss" and not words else ():
                     says = f"Theorem 3, {reading}: its choice better than {other}"
                     yield _chosen(compare, says, about, rival)

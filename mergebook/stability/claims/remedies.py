@@ -36,6 +36,7 @@ STEPS = ("adam, steps", "sgd, steps")  # kinds of experts that differ in their s
 REMEDIES = {"sharpness-aware, 0.05": "SAM", "linearised": "linearised fine-tuning"}
 
 
+NEARER = "gradients at the average nearer to each other"
 LOGS: dict[str, Any] = {"falling": True, "scale": np.log, "unit": "log ratio"}
 
 
@@ -72,12 +73,7 @@ def before(load: Load) -> Iterator[Comparison]:
         role = "primary" if pair == "two tasks" else "secondary"
         for says, value, own, options in (
             ("networks nearer", "distance", "secondary", LOGS),
-            (
-                "gradients at the average nearer to each other",
-                "heterogeneity",
-                "primary",
-                LOGS | {"by_seed": True},
-            ),
+            (NEARER, "heterogeneity", "primary", LOGS | {"by_seed": True}),
             ("a lower barrier", "barrier", "secondary", {"falling": True, "unit": "nats"}),
         ):
             if value != ("heterogeneity" if pair == "same task" else "barrier"):
@@ -99,11 +95,8 @@ def uneven(load: Load) -> Iterator[Comparison]:
         measured = {*result()["method"]}
         words = f"{kind_name(kind)}, {label(rule)}"
         decides = rule == "average" and kind in STEPS and value == "loss"
-        says = {
-            ALIKE: "experts that are alike better than mixed ones",
-            "per step": "per step better",
-        }
-        says |= {"per length": "per length better", "equal": "equal better"}
+        says = {way: f"{way} better" for way in ("per step", "per length", "equal")}
+        says = {ALIKE: "experts that are alike better than mixed ones"} | says
         for way in (each for each in says if each in measured):
             role: Role = "control"
             if way == ALIKE:
@@ -138,22 +131,16 @@ def mended(load: Load) -> Iterator[Comparison]:
     """T16: both errors with Surgery's modules and without."""
     cases: dict[str, Role] = {"test": "primary", "validation": "secondary", "train": "secondary"}
     for (suite, result), (split, role) in product(EXPLAINED.items(), cases.items()):
-        rows: dict[str, Any] = {
-            "result": errors(load(result, "test")).copy,
-            "about": {"suite": suite, "by": split},
-        }
+        about = {"suite": suite, "by": split}
+        rows: dict[str, Any] = {"result": errors(load(result, "test")).copy, "about": about}
         sides, words = (f"surgery, {split}", "average"), f"{suite}, by {split} inputs"
+        rises = f"rises by less than {NEAR_NATS} nats"
         for value, says, bound in (
-            ("optimisation", "the optimisation error falls", 0.0),
-            (
-                "generalisation",
-                f"the generalisation error rises by less than {NEAR_NATS} nats",
-                -NEAR_NATS,
-            ),
+            ("optimisation", "falls", 0.0),
+            ("generalisation", rises, -NEAR_NATS),
         ):
-            about = {"suite": suite, "by": split, "metric": value}
-            options: dict[str, Any] = {"bound": bound, "unit": "nats", "role": role}
-            options |= {"falling": True, "value": value} | rows | {"about": about}
-            yield comparison(f"{words}: {says}", *sides, **options)
+            options = rows | {"bound": bound, "unit": "nats", "role": role, "value": value}
+            options |= {"falling": True, "about": about | {"metric": value}}
+            yield comparison(f"{words}: the {value} error {says}", *sides, **options)
         for value in UNITS:
             yield _gain(f"{words}: a better merge", *sides, value, role="control", **rows)

@@ -37,49 +37,37 @@ OTHERS = ("task_arithmetic", "ties", "dare")
 
 @dataclass(frozen=True)
 class Network:
-    """A sweep.
-
-    Attributes:
-        result: its name.
-        words: what the network is called in checks.
-        method: how it is averaged.
-        rate: its usual learning rate.
-        role: of its checks of loss; those of accuracy are secondary.
-        validated: the result with validation columns of the same settings, where there is one.
-    """
+    """A sweep."""
 
     result: str
-    words: str
-    method: str
-    rate: float
-    role: Role
-    validated: str = ""
+    words: str  # for the network in checks
+    method: str  # how it is averaged
+    rate: float  # its usual learning rate
+    role: Role  # of its checks of loss; those of accuracy are secondary
+    validated: str = ""  # the result with validation columns of the same settings, if any
 
-    def merged(self, load: Load, **chosen: Any) -> pd.DataFrame:
+    def merged(self, load: Load, result: str = "", **chosen: Any) -> pd.DataFrame:
         """Averages at the usual setting, but for what is chosen, see `sweep.at`."""
         usual = {"method": self.method, "learning_rate": self.rate}
-        return sweep.at(load(self.result, "merged"), **{**usual, **chosen})
+        return sweep.at(load(result or self.result, "merged"), **{**usual, **chosen})
+
+    def wide(self, load: Load, value: str, column: str = "steps", **chosen: Any) -> pd.DataFrame:
+        """`sweep.spread` of the averages over a column, by default at all numbers of steps."""
+        chosen = chosen or _swept(column)
+        return sweep.spread(self.merged(load, **chosen), column, value)
+
+    def line(self, load: Load, value: str, *, steps: int, **chosen: Any) -> pd.Series:
+        """Averages of one setting, by seed and task."""
+        return self.wide(load, value, steps=steps, **chosen)[steps]
 
     def role_of(self, value: str) -> Role:
         """Of a check of ``"accuracy"`` or ``"loss"``."""
         return self.role if value == "loss" else "secondary"
 
     def best(self, load: Load, column: str, value: str, among: Sequence[Any]) -> dict[Any, Any]:
-        """For every seed the value of a parameter that is best on the other seeds.
-
-        Args:
-            load: see `Claim`.
-            column: the parameter; all others but the steps are usual.
-            value: ``"accuracy"`` or ``"loss"``.
-            among: what to choose from.
-        """
-        rows, name = self.merged(load, **_swept(column)), value
-        if self.validated:
-            rows = sweep.at(
-                load(self.validated, "merged"),
-                **{"method": self.method, "learning_rate": self.rate, **_swept(column)},
-            )
-            name = f"validation_{value}"
+        """For every seed the value of a parameter, of those named, best on the other seeds."""
+        rows = self.merged(load, self.validated, **_swept(column))
+        name = f"validation_{value}" if self.validated else value
         return sweep.chosen_elsewhere(sweep.spread(rows, column, name), among)
 
     def about(self, value: str) -> dict[str, Any]:
@@ -120,18 +108,15 @@ LEARNED = replace(UNVALIDATED, result=ADAPTED_COUNTS, words="AdaMerging, ", meth
 
 
 # What a difference of best K is where the first, or the second, mostly is the last K tried.
-ENDS: dict[tuple[bool, bool], Limit] = {
-    (False, False): "",
-    (True, False): "least",
-    (False, True): "most",
-    (True, True): "none",
-}
+ENDS: tuple[tuple[Limit, Limit], tuple[Limit, Limit]] = (("", "most"), ("least", "none"))
 
 
-def _shared(rows: pd.DataFrame, column: str) -> tuple[pd.DataFrame, int]:
-    """Of rows those at the most steps that all values of a parameter have, and these steps."""
+def _shared(load: Load, net: Network, column: str, value: str) -> tuple[pd.DataFrame, int]:
+    """A sweep over a parameter at the most steps that all its values have, and these steps."""
+    free: dict[str, Any] = {column: None, "steps": None}
+    rows = net.merged(load, **free)
     last = int(rows.groupby(column)["steps"].max().min())
-    return rows[rows["steps"] == last], last
+    return sweep.spread(rows[rows["steps"] == last], column, value), last
 
 
 def _swept(column: str) -> dict[str, Any]:
@@ -148,16 +133,14 @@ def steps(load: Load) -> Iterator[Comparison | Check]:
     faster = replace(VIT, words=f"rate {LARGE:g}, ", rate=LARGE, role="secondary")
     for net in (VIT, *BY_OTHERS, faster, RESNET, FULL, *LARGER):
         for value in UNITS:
-            wide = sweep.spread(net.merged(load, steps=None), "steps", value)
+            wide = net.wide(load, value)
             first, last = wide.columns[0], wide.columns[-1]
             best = sweep.taken(wide, net.best(load, "steps", value, sweep.inner(wide)))
             for end in (last, first):
                 role = net.role_of(value) if end == last else "secondary"
                 says = f": the best K between better than K = {end}"
-                sides, about = ("best", end), {"than": "last" if end == last else "first"}
-                yield net.compare(
-                    says, value, wide.assign(best=best), sides, about=about, role=role
-                )
+                about, table = {"than": "last" if end == last else "first"}, wide.assign(best=best)
+                yield net.compare(says, value, table, ("best", end), about=about, role=role)
     for value in UNITS:
         yield _later(load, value)
 
@@ -166,13 +149,13 @@ def _later(load: Load, value: str) -> Check:
     """Whether the ResNet's best K is later, where the last one tried may stand for a later one."""
     logs, ends = [], []
     for net in (RESNET, VIT):
-        table = sweep.spread(net.merged(load, steps=None), "steps", value).groupby("seed").mean()
+        table = net.wide(load, value).groupby("seed").mean()
         best = table.idxmax(axis=1)
         logs.append(best.astype(float).map(math.log2))
         ends.append(bool((best == table.columns[-1]).mean() > 0.5))
     what = f"{value}: in most seeds the ResNet's best K is twice the ViT's, or later still"
     later = (logs[0] - logs[1] > 0.5).to_numpy(dtype=float)
-    options: dict[str, Any] = {"limit": ENDS[ends[0], ends[1]], "unit": "of the seeds"}
+    options: dict[str, Any] = {"limit": ENDS[ends[0]][ends[1]], "unit": "of the seeds"}
     options["about"] = {"network": "ResNet and ViT", "metric": value}
     return Check(what, later, "fraction", "secondary", bound=0.5, **options)
 
@@ -181,14 +164,13 @@ def batch(load: Load) -> Iterator[Comparison]:
     """T2: batches at a small rate and at a large one."""
 
     def gain(value: str, rate: float) -> pd.Series:
-        rows = VIT.merged(load, batch_size=None, learning_rate=rate, steps=EARLY)
-        wide = sweep.spread(rows, "batch_size", value)
+        chosen = {"batch_size": None, "learning_rate": rate, "steps": EARLY}
+        wide = VIT.wide(load, value, "batch_size", **chosen)
         return wide[BATCHES[1]] - wide[BATCHES[0]]
 
     for value in UNITS:
         for net in GRIDS:
-            rows, last = _shared(net.merged(load, batch_size=None, steps=None), "batch_size")
-            sizes = sweep.spread(rows, "batch_size", value)
+            sizes, last = _shared(load, net, "batch_size", value)
             says = f": batches of {BATCHES[1]} better than {BATCHES[0]}, both K = {last}"
             yield net.compare(says, value, sizes, BATCHES[::-1], about={"batch": "large"})
         says = f": that gain is larger than at rate {LARGE:g}, both K = {EARLY}"
@@ -196,26 +178,18 @@ def batch(load: Load) -> Iterator[Comparison]:
         yield VIT.compare(says, value, gains, ("usual", "large"), about={"batch": "by rate"})
         for few in (EARLY // 4, EARLY // 2):
             many = few * BATCHES[1] // BATCHES[0]
-            large, small = (
-                _line(load, value, batch_size=size, steps=count)
-                for size, count in zip(BATCHES[::-1], (few, many), strict=True)
-            )
+            large = VIT.line(load, value, batch_size=BATCHES[1], steps=few)
+            small = VIT.line(load, value, batch_size=BATCHES[0], steps=many)
             says = f", equal pictures: {few} batches of {BATCHES[1]} better than {many}"
             sides, about = ("large", "small"), {"batch": f"equal pictures, {few}"}
             both = pd.DataFrame({"large": large, "small": small})
             yield VIT.compare(says, value, both, sides, about=about, role="control")
 
 
-def _line(load: Load, value: str, net: Network = VIT, *, steps: int, **chosen: Any) -> pd.Series:
-    """Merges of one setting, by seed and task."""
-    return sweep.spread(net.merged(load, steps=steps, **chosen), "steps", value)[steps]
-
-
 def rate(load: Load) -> Iterator[Comparison]:
     """T3: a large rate against the best other one, and against no training."""
     for net, value in product((*GRIDS, STALE, TWENTY[1]), UNITS):
-        rows = net.merged(load, learning_rate=None, steps=EARLY)
-        wide = sweep.spread(rows, "learning_rate", value)
+        wide = net.wide(load, value, "learning_rate")
         largest = wide.columns[-1]
         best = net.best(load, "learning_rate", value, list(wide.columns)[:-1])
         untouched = sweep.at(load(net.result, "experts"), learning_rate=net.rate, steps=0)
@@ -230,8 +204,8 @@ def rate(load: Load) -> Iterator[Comparison]:
     usual = VIT.rate
     for rate, count in ((usual / 4, 4 * EARLY), (4 * usual, EARLY // 4)):
         says = f"equal ηK: rate {rate:g} with K = {count} within a point of {usual:g} with {EARLY}"
-        other = _line(load, "accuracy", learning_rate=rate, steps=count)
-        both = pd.DataFrame({"other": other, "middle": _line(load, "accuracy", steps=EARLY)})
+        other = VIT.line(load, "accuracy", learning_rate=rate, steps=count)
+        both = pd.DataFrame({"other": other, "middle": VIT.line(load, "accuracy", steps=EARLY)})
         about = {"rate": f"equal ηK, {rate:g}"}
         alike = VIT.compare("", "accuracy", both, ("other", "middle"), about=about, role="control")
         yield replace(alike, says=says, tolerance=NEAR)
@@ -240,8 +214,7 @@ def rate(load: Load) -> Iterator[Comparison]:
 def data(load: Load) -> Iterator[Comparison]:
     """T4: shares of the data, at equal steps and at equal passes."""
     for net, value in product(GRIDS, UNITS):
-        rows, last = _shared(net.merged(load, share=None, steps=None), "share")
-        wide = sweep.spread(rows, "share", value)
+        wide, last = _shared(load, net, "share", value)
         for less, more in pairwise(wide.columns):
             words, about = f"{100 * more:g} %", {"share": more, "at": "equal steps"}
             says = f": {words} of the data better than {100 * less:g} %"
@@ -249,13 +222,11 @@ def data(load: Load) -> Iterator[Comparison]:
             if net in BY_OTHERS:
                 continue
             best, worst = (
-                _line(load, value, net, share=share, steps=round(float(share) * last))
+                net.line(load, value, share=share, steps=round(float(share) * last))
                 for share in (more, less)
             )
-            says, about = (
-                f", equal passes: {words} better than {100 * less:g} %",
-                about | {"at": "equal passes"},
-            )
+            says = f", equal passes: {words} better than {100 * less:g} %"
+            about |= {"at": "equal passes"}
             both = pd.DataFrame({"more": best, "less": worst})
             yield net.compare(says, value, both, ("more", "less"), about=about, role="control")
 
@@ -272,25 +243,16 @@ def tasks(load: Load) -> Iterator[Comparison]:
             yield net.compare(says, value, means, (few, many), about=about, role=role, keys=SEED)
     repeated = load(REPEATED, "test")
     few, many = 2, int(repeated["count"].max())
-    for value in UNITS:
-        for kind, (words, sides, bound) in {
-            "same": (
-                f", experts of one task: no worse with {many} merged than {few}",
-                (many, few),
-                -MARGINS[value],
-            ),
-            "different": (
-                f", different tasks likewise: better with {few} than {many}",
-                (few, many),
-                0.0,
-            ),
-        }.items():
-            options: dict[str, Any] = {"where": {"kind": kind}, "by": "count", "value": value}
-            options |= {"falling": value == "loss", "role": "control", "bound": bound}
-            about = {"network": "perceptron", "metric": value, "experts": kind}
-            yield comparison(
-                value + words, *sides, about=about, result=(REPEATED, "test"), **options
-            )
+    same = f", experts of one task: no worse with {many} merged than {few}"
+    different = f", different tasks likewise: better with {few} than {many}"
+    for value, kind in product(UNITS, ("same", "different")):
+        words, sides, bound = different, (few, many), 0.0
+        if kind == "same":
+            words, sides, bound = same, (many, few), -MARGINS[value]
+        options: dict[str, Any] = {"where": {"kind": kind}, "by": "count", "value": value}
+        options |= {"falling": value == "loss", "role": "control", "bound": bound}
+        options["about"] = {"network": "perceptron", "metric": value, "experts": kind}
+        yield comparison(value + words, *sides, result=(REPEATED, "test"), **options)
 
 
 def _counts(load: Load, net: Network) -> pd.DataFrame:
@@ -309,7 +271,7 @@ def explosion(load: Load) -> Iterator[Comparison]:
     cases.append((UNVALIDATED, "25 % of the data, ", "K", quarter))
     cases += [(net, "", "K", {"steps": None}) for net in (FULL, *TWENTY)]
     for net, method, words, chosen in cases:
-        column = next(name for name, value in chosen.items() if value is None)
+        column = sweep.free(chosen)
         split = sweep.apart(net.merged(load, **chosen))
         loss = sweep.spread(split, column, "loss")
         among = list(loss.columns)[1 if words == "K" else 0 : -1]
@@ -344,12 +306,8 @@ def trends(load: Load) -> Iterator[Comparison]:
         agree = pd.DataFrame(follow).rename_axis("seed")
         for method in ("ties", "dare"):
             what = f"{net.words}{label(method)}, {value}: changes like the average about as often"
-            options: dict[str, Any] = {
-                "bound": -SAME_TREND,
-                "keys": SEED,
-                "about": {"method": method},
-            }
-            options["unit"] = "% of steps"
+            options: dict[str, Any] = {"bound": -SAME_TREND, "keys": SEED, "unit": "% of steps"}
+            options["about"] = {"method": method}
             same = net.compare("", value, agree, (method, "task_arithmetic"), **options)
             yield replace(same, says=f"{what} as task arithmetic")
 
@@ -374,7 +332,7 @@ def stopped(load: Load) -> Iterator[Comparison]:
     """T17: experts that stopped at their least validation loss."""
     stopped = sweep.at(load(RESULT, "stopped"))
     for value in UNITS:
-        wide = sweep.spread(VIT.merged(load, steps=None), "steps", value)
+        wide = VIT.wide(load, value)
         last = wide.columns[-1]
         wide = wide.assign(stopped=sweep.spread(stopped.assign(all=0), "all", value)[0])
         says = f": experts stopped by validation merge better than all after K = {last}"
@@ -384,17 +342,16 @@ def stopped(load: Load) -> Iterator[Comparison]:
 def opposite(load: Load) -> Iterator[Comparison]:
     """T18: what experts and their average do after the best number of steps."""
     for value in UNITS:
-        wide = sweep.spread(VIT.merged(load, steps=None), "steps", value)
+        wide = VIT.wide(load, value)
         experts = sweep.at(load(RESULT, "experts"), steps=None)
         alone = sweep.spread(experts[experts["steps"] > 0], "steps", value)
         best = VIT.best(load, "steps", value, sweep.inner(wide))
         last = wide.columns[-1]
         role: Role = "primary" if value == "accuracy" else "secondary"
-        for words, who, table in (
-            ("the experts improve", "experts", alone),
-            ("the average declines", "average", wide),
+        for words, who, rows, sides in (
+            ("the experts improve", "experts", alone, (last, "best")),
+            ("the average declines", "average", wide, ("best", last)),
         ):
-            sides = (last, "best") if who == "experts" else ("best", last)
             says = f", from the average's best K to {last}: {words}"
-            table = table.assign(best=sweep.taken(table, best))
+            table = rows.assign(best=sweep.taken(rows, best))
             yield VIT.compare(says, value, table, sides, about={"of": who}, role=role)

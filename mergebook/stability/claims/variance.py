@@ -14,13 +14,7 @@ import numpy as np
 
 from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, Role
-from mergebook.stability.read.corollary import (
-    MEASURES,
-    RESULTS,
-    SCALES,
-    beside_losses,
-    over_points,
-)
+from mergebook.stability.read.corollary import MEASURES, RESULTS, SCALES, beside_losses, over_points
 
 SUITES: tuple[tuple[str, Role], ...] = (
     ("glyphs8", "primary"),
@@ -30,12 +24,8 @@ SUITES: tuple[tuple[str, Role], ...] = (
 DENSITY = 0.2
 PLAIN = {"operator": "none", "density": 1.0}
 MASKS = {"trimming": "trim", "DARE": "drop", "TIES": "trim, elect"}
-WORDS = {
-    "raw": "summed variance",
-    "relative": "fraction of the mean square",
-    "printed": "weights 1/T",
-    "chosen": "best scale",
-}
+WORDS = {"raw": "summed variance", "relative": "fraction of the mean square"}
+WORDS |= {"printed": "weights 1/T", "chosen": "best scale"}
 
 
 def heterogeneity(load: Load) -> Iterator[Comparison]:

@@ -23,13 +23,8 @@ CHOICES: dict[str, list[float]] = {
     "examples": [20, 50, 100, 200, 500, 1000],
     "tasks": [1, 2, 3, 4, 6, 8, 12, 16],
 }
-SLIDERS = {
-    "steps": "steps K",
-    "rate": "learning rate η",
-    "batch": "batch b",
-    "examples": "examples n",
-    "tasks": "tasks T",
-}
+SLIDERS = {"steps": "steps K", "rate": "learning rate η", "batch": "batch b"}
+SLIDERS |= {"examples": "examples n", "tasks": "tasks T"}
 GREEN, ORANGE, YELLOW = plots.GREEN, plots.VERMILION, plots.ORANGE
 CURVES = [  # group, part, colour, dashes
     ("exact", "total", "currentColor", ""),
@@ -60,18 +55,12 @@ def explorer(*, seed: int = 0) -> str:
     ``data-part``, the keys of `mergebook.stability.read.explorer.terms`, and the value.
     """
     tasks = aligned_tasks(seed=seed)
-    data = as_data(tasks) | {
-        "usual": USUAL,
-        "choices": CHOICES,
-        "sliders": list(SLIDERS.items()),
-        "curves": CURVES,
-        "range": RANGE,
-        "sizes": SIZES,
-        "domains": [PAPERS_DOMAIN, REPAIRED_DOMAIN],
-    }
+    data = as_data(tasks) | {"usual": USUAL, "choices": CHOICES, "sliders": [*SLIDERS.items()]}
+    data |= {"curves": CURVES, "range": RANGE, "sizes": SIZES}
+    data["domains"] = [PAPERS_DOMAIN, REPAIRED_DOMAIN]
     usual = ", ".join(f"{SLIDERS[key]} = {value:g}" for key, value in USUAL.items())
     page = files("mergebook.stability.draw").joinpath("assets", "explorer.html").read_text("utf-8")
-    values = terms(first(tasks, int(USUAL["tasks"])), planned(USUAL))
+    values = terms(first(tasks, USUAL["tasks"]), planned(USUAL))
     return Template(page).substitute(
         alt=ALT,
         image=_picture(seed),
@@ -106,17 +95,15 @@ def _picture(seed: int) -> str:
     """The curves at the usual setting as a base64 PNG, for where scripts don't run."""
     from matplotlib.figure import Figure
 
-    tasks = first(aligned_tasks(seed=seed), int(USUAL["tasks"]))
+    tasks = first(aligned_tasks(seed=seed), USUAL["tasks"])
     steps = CHOICES["steps"]
     values = [terms(tasks, planned({**USUAL, "steps": count})) for count in steps]
     figure = Figure(figsize=(6.4, 3.0), layout="constrained")
     ax = figure.subplots()
     ax.axhline(values[0]["repaired"]["start"], color=plots.GREY, lw=1.2, ls="--")
     for group, part, shade, dashes in CURVES:
-        heights = [
-            sum(value[group].values()) if part == "total" else value[group][part]
-            for value in values
-        ]
+        own = [value[group] for value in values]
+        heights = [sum(each.values()) if part == "total" else each[part] for each in own]
         text = GROUPS[group][0] if part == "total" else f"exact {part}"
         colour = plots.BLACK if shade == "currentColor" else shade
         ax.plot(steps, heights, ":" if dashes else "-", color=colour, label=text)

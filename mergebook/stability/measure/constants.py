@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -64,13 +65,10 @@ def stability(
             raise ValueError(f"unknown point {point!r}; known: {', '.join(POINTS)}")
     generator = Generator().manual_seed(stable_seed("stability", zoo.suite.seed))
     problem = problem_of(zoo, pictures)
-    states: dict[str, StateDict] = {}
-    if "pretrained" in points:
-        states["pretrained"] = zoo.pretrained
+    states: dict[str, StateDict] = {"pretrained": zoo.pretrained} if "pretrained" in points else {}
     if "average" in points:
         states["average"] = merge_zoo("average", zoo)
-    if "experts" in points:
-        states |= zoo.experts
+    states |= zoo.experts if "experts" in points else {}
     training = {"optimiser": "adam", "learning_rate": learning_rate, "batch_size": BATCH}
     early = trained_checkpoints(zoo, after, **training) if after else {}
     states |= {
@@ -82,9 +80,8 @@ def stability(
         losses = task_losses(problem, state)
         own = {point: losses[point]} if point in losses else losses
         own = {name: loss[:curved] for name, loss in own.items()}
-        tables["curvature"] += [
-            {"point": point, **row} for row in _curvatures(own, singles, products, generator)
-        ]
+        curvatures = _curvatures(own, singles, products, generator)
+        tables["curvature"] += [{"point": point, **row} for row in curvatures]
         rows, summary = _gradients(losses, parts)
         tables["gradients"] += [{"point": point, **row} for row in rows]
         tables["points"].append({"point": point, **summary})
@@ -102,10 +99,8 @@ def _curvatures(
     value = estimators.smoothness([*losses.values()], steps=products, generator=generator)
     yield {"of": "task" if name else "mean", "task": name, "smoothness": value}
     for task, loss in losses.items():
-        each = estimators.example_smoothness(
-            loss[:singles], steps=products // 2, generator=generator
-        )
-        for value in each.tolist():
+        options: dict[str, Any] = {"steps": products // 2, "generator": generator}
+        for value in estimators.example_smoothness(loss[:singles], **options).tolist():
             yield {"of": "example", "task": task, "smoothness": value}
 
 
@@ -116,29 +111,19 @@ def _gradients(losses: Mapping[str, TaskLoss], parts: int) -> tuple[Rows, dict[s
     rows: Rows = []
     for (name, loss), distance in zip(losses.items(), apart, strict=True):
         noise = estimators.gradient_noise(loss)
-        rows.append(
-            {
-                "task": name,
-                "loss": float(loss.values().mean()),
-                "noise": noise.square.value,
-                "noise_half_width": noise.square.half_width,
-                "largest": noise.largest,
-                "heterogeneity": distance.value,
-                "heterogeneity_half_width": distance.half_width,
-                "plugged_in": distance.plug_in,
-            }
-        )
+        row = {"task": name, "loss": float(loss.values().mean())}
+        row |= _named("noise", noise.square) | {"largest": noise.largest}
+        row |= _named("heterogeneity", distance) | {"plugged_in": distance.plug_in}
+        rows.append(row)
     even = torch.full((len(losses),), 1 / len(losses), dtype=torch.float64)
     gradient = estimators.squared_length(table, even)
     kappa = estimators.dissimilarity(table, even)
-    return rows, {
-        "loss": sum(row["loss"] for row in rows) / len(rows),
-        "squared": gradient.plug_in,
-        "unbiased": gradient.value,
-        "unbiased_half_width": gradient.half_width,
-        "dissimilarity": kappa.value,
-        "dissimilarity_half_width": kappa.half_width,
-    }
+    mean = {"loss": sum(row["loss"] for row in rows) / len(rows), "squared": gradient.plug_in}
+    return rows, mean | _named("unbiased", gradient) | _named("dissimilarity", kappa)
+
+
+def _named(name: str, estimate: estimators.Estimate) -> dict[str, Any]:
+    return {name: estimate.value, f"{name}_half_width": estimate.half_width}
 
 
 def _recorded(

@@ -12,6 +12,7 @@ from mergebook.lab.comparison import (
     adapted,
     distance,
     examples_of,
+    first,
     merge_zoo,
     problem_of,
     scores,
@@ -52,7 +53,8 @@ def mechanisms(
         granularity, or the split whose inputs Surgery saw), ``task``, ``accuracy`` (0..1) and
         ``loss`` (nats) on test examples, ``train_accuracy`` and ``train_loss`` on training ones.
     """
-    short = _shortened(zoo, pictures)
+    counts = dict.fromkeys(get_args(Part), pictures)
+    short = replace(zoo, suite=first(zoo.suite, **counts))
     inputs = unlabelled(examples_of(zoo, None, "test"))
     known, tables = _known(zoo, examples, parts), Tables(coefficients=[], test=[])
     for fine in granularities:
@@ -74,34 +76,16 @@ def mechanisms(
     return tables
 
 
-def _shortened(zoo: Zoo, count: int) -> Zoo:
-    """The zoo with the first rows of every split; splits are in random order."""
-    tasks = {
-        name: replace(
-            task,
-            train=task.train.first(count),
-            validation=task.validation.first(count),
-            test=task.test.first(count),
-        )
-        for name, task in zoo.suite.tasks.items()
-    }
-    return replace(zoo, suite=replace(zoo.suite, tasks=tasks))
-
-
 def _known(zoo: Zoo, examples: int, parts: int) -> Rows:
     """What there is to know of a task before merging."""
     losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
     apart = heterogeneity(gradient_products([*losses.values()], parts))
-    return [
-        {
-            "task": name,
-            "heterogeneity": zeta.value,
-            "half_width": zeta.half_width,
-            "loss": float(loss.values().mean()),
-            "distance": distance(zoo, zoo.experts[name]),
-        }
-        for (name, loss), zeta in zip(losses.items(), apart, strict=True)
-    ]
+    rows: Rows = []
+    for (name, loss), zeta in zip(losses.items(), apart, strict=True):
+        row = {"task": name, "heterogeneity": zeta.value, "half_width": zeta.half_width}
+        row["loss"] = float(loss.values().mean())
+        rows.append({**row, "distance": distance(zoo, zoo.experts[name])})
+    return rows
 
 
 def _judged(

@@ -6,6 +6,8 @@ the merge, and E_G on examples that come from the same draw as the training exam
 """
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Generator
@@ -63,51 +65,42 @@ def merge_stability(
         generator = Generator().manual_seed(stable_seed("merge stability", name, zoo.suite.seed))
         batches = [*drawn(examples, batch, generator, steps=max(steps))]
         own, other = everything[:examples], everything[examples : examples + pairs]
-        base, found = retrained(zoo, name, own, other, batches, steps, rate, generator=generator)
+        base, found = retrained(zoo, name, own, other, batches, steps, rate, generator)
         weights.append(base)
         moved.append(found)
         rows += [
             {"task": name, "steps": count, "stability": one.value, "half_width": one.half_width}
             for count, one in zip(steps, found, strict=True)
         ]
+    first, last = examples + pairs, examples + pairs + fresh
     splits = {
         "loss": {name: _rows(zoo, name)[:examples] for name in names},
-        "fresh_loss": {
-            name: _rows(zoo, name)[examples + pairs : examples + pairs + fresh] for name in names
-        },
-        "test_loss": {
-            name: Examples(zoo.suite.tasks[name].test.inputs, zoo.suite.tasks[name].test.labels)
-            for name in names
-        },
+        "fresh_loss": {name: _rows(zoo, name)[first:last] for name in names},
+        "test_loss": {name: _rows(zoo, name, "test") for name in names},
     }
     generator = Generator().manual_seed(stable_seed("merge stability", zoo.suite.seed))
-    merged: Rows = [
-        {"steps": 0, "stability": 0.0}
-        | _judged(zoo, zoo.pretrained, splits, singles, products, generator)
-    ]
+    judge = partial(_judged, zoo, splits, singles, products, generator)
+    merged: Rows = [{"steps": 0, "stability": 0.0} | judge(zoo.pretrained)]
     for i, count in enumerate(steps):
         mean = torch.stack([base[i] for base in weights]).mean(0)
         state = {**zoo.pretrained, **unflatten(mean, dict(zoo.model.named_parameters()))}
         stability = sum(found[i].value for found in moved) / len(names) ** 3
-        merged.append(
-            {"steps": count, "stability": stability}
-            | _judged(zoo, state, splits, singles, products, generator)
-        )
+        merged.append({"steps": count, "stability": stability} | judge(state))
     return {"experts": rows, "merged": merged}
 
 
-def _rows(zoo: Zoo, name: str) -> Examples:
-    train = zoo.suite.tasks[name].train
-    return Examples(train.inputs, train.labels)
+def _rows(zoo: Zoo, name: str, split: str = "train") -> Examples:
+    part = getattr(zoo.suite.tasks[name], split)
+    return Examples(part.inputs, part.labels)
 
 
 def _judged(
     zoo: Zoo,
-    state: StateDict,
     splits: dict[str, dict[str, Examples]],
     singles: int,
     products: int,
     generator: Generator,
+    state: StateDict,
 ) -> dict[str, float]:
     around: dict[str, dict[str, TaskLoss]] = {}
     for split, data in splits.items():
@@ -118,15 +111,11 @@ def _judged(
         for split, losses in around.items()
     }
     train = [*around["loss"].values()]
-    gradients = [
-        torch.cat([part.square().sum(1) for part in one.example_gradients()]) for one in train
-    ]
-    curvatures = [
-        estimators.example_smoothness(one[:singles], steps=products, generator=generator)
-        for one in train
-    ]
+    lengths = [torch.cat([g.square().sum(1) for g in one.example_gradients()]) for one in train]
+    options: dict[str, Any] = {"steps": products, "generator": generator}
+    curvatures = [estimators.example_smoothness(one[:singles], **options) for one in train]
     return row | {
-        "second_moment": float(torch.stack([part.mean() for part in gradients]).mean()),
+        "second_moment": float(torch.stack([part.mean() for part in lengths]).mean()),
         "squared": float(torch.stack([one.gradient() for one in train]).mean(0).square().sum()),
         "smoothness": float(torch.cat(curvatures).max()),
     }

@@ -83,10 +83,8 @@ def _compared(
 ) -> Iterator[dict[str, Any]]:
     """The pair as trained, and with the second network reordered."""
     alignment = git_rebasin(first, second, zoo.model)
-    places = [
-        (order != torch.arange(order.shape[-1])).flatten()
-        for order in alignment.permutations.values()
-    ]
+    orders = alignment.permutations.values()
+    places = [(order != torch.arange(order.shape[-1])).flatten() for order in orders]
     moved = float(torch.cat(places).float().mean())
 
     def judged(state: StateDict) -> dict[str, float]:
@@ -101,13 +99,9 @@ def _compared(
     for matched, state in ((False, second), (True, alignment.state)):
         merged = lerp(first, state, 0.5)
         scores = judged(merged)
-        row = {
-            "matched": matched,
-            "moved": moved if matched else 0.0,
-            "distance": float((flatten(first) - flatten(state)).norm() / flatten(first).norm()),
-            **scores,
-            "barrier": scores["loss"] - sum(ends) / 2,
-        }
+        far = float((flatten(first) - flatten(state)).norm() / flatten(first).norm())
+        row = {"matched": matched, "moved": moved if matched else 0.0, "distance": far}
+        row |= {**scores, "barrier": scores["loss"] - sum(ends) / 2}
         if len(zoo.suite.tasks) > 1:
             row |= {"heterogeneity": apart(merged).value, "end": apart(state).plug_in}
         yield row

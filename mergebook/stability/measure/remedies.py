@@ -5,17 +5,10 @@ from dataclasses import replace
 
 from torch import Generator
 
-from mergebook.lab.comparison import (
-    choices,
-    choose_wide,
-    individual,
-    merge_zoo,
-    problem_of,
-    records,
-)
+from mergebook.lab.comparison import choices, choose_wide, judged_alone, merge_zoo, problem_of
 from mergebook.lab.experts import judge_merges, train_experts
 from mergebook.lab.grids import FIRST_GRIDS
-from mergebook.lab.results import Rows, Tables
+from mergebook.lab.results import Tables
 from mergebook.lab.runner import beginning_of, study
 from mergebook.stability.theory.estimators import smoothness
 from mergebook.stability.theory.task_loss import task_losses
@@ -60,25 +53,17 @@ def remedies(
         recipe = replace(usual, epochs=length)
         experts = train_experts(start, fine_tune, recipe=recipe, radius=radius)
         made = replace(start, experts=experts)
-        tables["sharpness"] += [{"kind": kind, **row} for row in _sharpness(made, examples)]
-        alone = individual(made)[["task", "accuracy", "loss"]]
-        tables["test"] += records(alone.assign(kind=kind, method="individual"))
+        problem = problem_of(made, examples)
+        for name, expert in experts.items():
+            loss = task_losses(problem, expert)[name]
+            generator = Generator().manual_seed(zoo.suite.seed)
+            sharp = smoothness([loss], generator=generator)
+            tables["sharpness"].append({"kind": kind, "task": name, "sharpness": sharp})
+        tables["test"] += judged_alone(made, autocast=False, kind=kind)
         for method in methods:
             best = choose_wide(made, method, FIRST_GRIDS[method])[0]
             tables["chosen"] += choices({method: best}, kind=kind)
             merges = {method: merge_zoo(method, made, **best)}
-            tables["test"] += [
-                {**row, "kind": kind, "method": name}
-                for name, row in judge_merges(made, merges, autocast=False)
-            ]
+            for name, row in judge_merges(made, merges, autocast=False):
+                tables["test"].append({**row, "kind": kind, "method": name})
     return tables
-
-
-def _sharpness(zoo: Zoo, count: int) -> Rows:
-    """At every expert, of its own task's loss."""
-    problem, rows = problem_of(zoo, count), []
-    for name, expert in zoo.experts.items():
-        loss = task_losses(problem, expert)[name]
-        generator = Generator().manual_seed(zoo.suite.seed)
-        rows.append({"task": name, "sharpness": smoothness([loss], generator=generator)})
-    return rows

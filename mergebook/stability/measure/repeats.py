@@ -7,7 +7,7 @@ in the same way, and judged on the same task.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -47,10 +47,8 @@ def repeats(
     training = {"learning_rate": learning_rate, "batch_size": batch_size, "optimiser": "adam"}
 
     def trained(name: str, number: int) -> dict[str, Tensor]:
-        train, seed = (
-            zoo.suite.tasks[name].train,
-            stable_seed("repeats", name, number, zoo.suite.seed),
-        )
+        train = zoo.suite.tasks[name].train
+        seed = stable_seed("repeats", name, number, zoo.suite.seed)
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
         rows = order[: max(1, round(share * len(order)))]
         options = {"split": Split(train.inputs[rows], train.labels[rows]), "steps": [steps]}
@@ -64,16 +62,9 @@ def repeats(
             "same": [first[name], *(trained(name, number) for number in range(1, max(counts)))],
             "different": [first[other] for other in [*names[place:], *names[:place]]],
         }
-        for kind, experts in kinds.items():
-            table += [
-                {"kind": kind, "count": count, **_judged(zoo, name, experts[:count])}
-                for count in counts
-            ]
+        for (kind, experts), count in product(kinds.items(), counts):
+            named = {str(number): expert for number, expert in enumerate(experts[:count])}
+            state = merge_zoo("average", replace(zoo, experts=named))
+            for row in scores(zoo, state, zoo.heads, [name], {"": "test"}):
+                table.append({"kind": kind, "count": count, **row})
     return {"test": table}
-
-
-def _judged(zoo: Zoo, name: str, experts: Sequence[dict[str, Tensor]]) -> dict[str, Any]:
-    named = {str(number): expert for number, expert in enumerate(experts)}
-    state = merge_zoo("average", replace(zoo, experts=named))
-    (row,) = scores(zoo, state, zoo.heads, [name], {"": "test"})
-    return row

@@ -5,8 +5,8 @@ steps, as Lemma 3 has it.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -29,10 +29,7 @@ from mergebook.stability.theory.retraining import (
 from mergebook.stability.theory.task_loss import task_losses
 from mergebook.suites.training import loss_of_rows
 from mergebook.suites.types import Zoo
-from mergelib.evaluation.tasks import (
-    Split,
-    Task,
-)
+from mergelib.evaluation.tasks import Split, Task
 from mergelib.hashing import stable_seed
 from mergelib.problems.examples import Examples
 from mergelib.statedict import flatten
@@ -69,19 +66,20 @@ def retraining(
         ``progress`` ‖θ_t − θ_0‖. ``noise``: rows of ``task``, ``noise`` σ² and
         ``heterogeneity`` ζ² among all tasks of the suite, both at the pretrained model.
     """
-    settings = [
-        (rate, batch, examples, "drawn"),
-        (rate, batch, examples, "epochs"),
-        *((other, batch, examples, "drawn") for other in rates if other != rate),
-        *((rate, other, examples, "drawn") for other in batches if other != batch),
-        *((rate, batch, other, "drawn") for other in counts if other != examples),
+    usual: dict[str, Any] = {"rate": rate, "batch": batch, "examples": examples}
+    usual["sampling"] = "drawn"
+    others = {"sampling": ("epochs",), "rate": rates, "batch": batches, "examples": counts}
+    settings = [usual] + [
+        {**usual, name: other}
+        for name, values in others.items()
+        for other in values
+        if other != usual[name]
     ]
     tables: Tables = {"moves": [], "noise": _noise(zoo, examples)}
     for name in [*zoo.suite.tasks][:tasks]:
         for setting in settings:
-            named = dict(zip(("rate", "batch", "examples", "sampling"), setting, strict=True))
-            rows = _moves(zoo, name, pairs, steps, *setting)
-            tables["moves"] += [{**named, "task": name, **row} for row in rows]
+            rows = _moves(zoo, name, pairs, steps, setting)
+            tables["moves"] += [{**setting, "task": name, **row} for row in rows]
     return tables
 
 
@@ -95,15 +93,9 @@ def _noise(zoo: Zoo, examples: int) -> Rows:
 
 
 def _moves(
-    zoo: Zoo,
-    name: str,
-    pairs: int,
-    steps: Sequence[int],
-    rate: float,
-    batch: int,
-    examples: int,
-    sampling: str,
+    zoo: Zoo, name: str, pairs: int, steps: Sequence[int], setting: Mapping[str, Any]
 ) -> Iterator[dict[str, float]]:
+    rate, batch, examples, sampling = setting.values()
     task = zoo.suite.tasks[name]
     generator = Generator().manual_seed(stable_seed("retraining", name, zoo.suite.seed))
     choose = shuffled if sampling == "epochs" else drawn
@@ -112,9 +104,7 @@ def _moves(
     own, rest = everything[:examples], everything[examples:]
     if len(rest) < pairs:
         rest = Examples(task.validation.inputs, task.validation.labels)
-    base, estimates = retrained(
-        zoo, name, own, rest[:pairs], batches, steps, rate, generator=generator
-    )
+    base, estimates = retrained(zoo, name, own, rest[:pairs], batches, steps, rate, generator)
     nudged = trained_weights(zoo, name, own, batches, steps, rate, start=1 + NUDGE)
     chaos = squared_distance(nudged, base)
     for i, (count, estimate) in enumerate(zip(steps, estimates, strict=True)):
@@ -135,7 +125,6 @@ def retrained(
     batches: Sequence[Tensor],
     steps: Sequence[int],
     rate: float,
-    *,
     generator: Generator,
 ) -> tuple[Tensor, list[Estimate]]:
     """An expert's weights after each number of steps, ``(C, d)``, and its stability there."""
@@ -143,12 +132,11 @@ def retrained(
     for i, count in enumerate(steps):
         met[i, torch.cat(list(batches[:count]))] = True
     rows, weights = draw_rows(met, len(fresh), generator)
-    base, moves = squared_moves(
-        lambda split: trained_weights(zoo, name, split, batches, steps, rate),
-        own,
-        fresh,
-        rows.tolist(),
-    )
+
+    def trained(split: Examples) -> Tensor:
+        return trained_weights(zoo, name, split, batches, steps, rate)
+
+    base, moves = squared_moves(trained, own, fresh, rows.tolist())
     return base, [measured_stability(moves[:, i], weights) for i in range(len(steps))]
 
 

@@ -20,6 +20,7 @@ from mergebook.lab.comparison import (
     best_of,
     distance,
     examples_of,
+    first,
     measured_anew,
     merge_zoo,
     only,
@@ -31,7 +32,6 @@ from mergebook.lab.runner import beginning_of, study
 from mergebook.suites.training import checkpoints
 from mergebook.suites.types import Zoo
 from mergelib.evaluation.loops import SplitName
-from mergelib.evaluation.tasks import Suite
 from mergelib.hashing import stable_seed
 from mergelib.procedures.common import unlabelled
 from mergelib.statedict import StateDict
@@ -109,9 +109,8 @@ class Sweep:
         if max(self.counts, default=0) > tasks:
             raise ValueError(f"{max(self.counts)} tasks to merge, but there are {tasks}")
         if self.counts and not {*self.counted} <= {*self.steps}:
-            raise ValueError(
-                f"tasks are counted after {self.counted} steps, but judged after {self.steps}"
-            )
+            both = f"counted after {self.counted} steps, but judged after {self.steps}"
+            raise ValueError(f"tasks are {both}")
         if not 0 < self.share <= 1:
             raise ValueError(f"share is {self.share}, expected a number above 0 and at most 1")
 
@@ -134,17 +133,17 @@ def scaling(zoo: Zoo, **settings: Any) -> Tables:
     plan.check(len(names))
     teams = draw_groups(names, plan.groups, plan.size, zoo.suite.seed)
 
-    shares = {name: round(plan.share * len(task.train)) for name, task in zoo.suite.tasks.items()}
-    trained = _first(zoo.suite, lambda name: {"train": max(1, shares[name])})
+    sizes = {name: len(task.train) for name, task in zoo.suite.tasks.items()}
+    shares = {name: max(1, round(plan.share * size)) for name, size in sizes.items()}
+    trained = first(zoo.suite, train=shares)
     shown = {"train": plan.seen, "validation": plan.pictures, "test": plan.pictures}
-    judged = replace(zoo, suite=_first(trained, lambda _: shown))
+    judged = replace(zoo, suite=first(trained, **shown))
     where = {"learning_rate": plan.learning_rate, "batch_size": plan.batch_size}
-    kept = trained_checkpoints(
-        replace(zoo, suite=trained), plan.steps, optimiser=plan.optimiser, **where
-    )
+    whole = replace(zoo, suite=trained)
+    kept = trained_checkpoints(whole, plan.steps, optimiser=plan.optimiser, **where)
     experts = _experts(judged, kept)
     rules = {"average": plan.groups, **dict.fromkeys(plan.rivals, plan.compared)}
-    last = replace(zoo, suite=trained, experts=dict(kept[max(plan.steps)]))
+    last = replace(whole, experts=dict(kept[max(plan.steps)]))
     tables = {
         "experts": experts,
         "merged": _merged(judged, kept, teams, rules),
@@ -154,15 +153,6 @@ def scaling(zoo: Zoo, **settings: Any) -> Tables:
     }
     where["share"] = plan.share
     return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
-
-
-def _first(suite: Suite, counts: Callable[[str], Mapping[str, int]]) -> Suite:
-    """The suite with the first rows of each task's splits; splits are in random order."""
-    tasks = {}
-    for name, task in suite.tasks.items():
-        parts = {split: getattr(task, split).first(n) for split, n in counts(name).items()}
-        tasks[name] = replace(task, **parts)
-    return replace(suite, tasks=tasks)
 
 
 def trained_checkpoints(zoo: Zoo, steps: Sequence[int], **training: Any) -> Checkpoints:
@@ -190,15 +180,14 @@ ALL: dict[str, SplitName] = {**BOTH, "validation_": "validation"}
 
 
 def _experts(zoo: Zoo, kept: Checkpoints) -> Rows:
-    rows = [
-        {"steps": 0, "distance": 0.0, **row}
-        for row in _scores(zoo, zoo.pretrained, list(zoo.suite.tasks), ALL)
-    ]
+    models = [(0, list(zoo.suite.tasks), zoo.pretrained)]
     for count, states in kept.items():
-        for name, state in states.items():
-            (row,) = _scores(zoo, state, [name], ALL)
-            rows.append({"steps": count, "distance": _distance(zoo, state), **row})
-    return rows
+        models += [(count, [name], state) for name, state in states.items()]
+    return [
+        {"steps": count, **row}
+        for count, tasks, state in models
+        for row in _scores(zoo, state, tasks, ALL)
+    ]
 
 
 def _merged(
@@ -229,15 +218,13 @@ def _counts(zoo: Zoo, kept: Checkpoints, plan: Sweep) -> Rows:
 
 
 def _stopped(zoo: Zoo, kept: Checkpoints, teams: Sequence[Sequence[str]], experts: Rows) -> Rows:
-    best: dict[str, dict[str, Any]] = {}
-    for row in experts:
-        if row["steps"]:
-            before = best.get(row["task"], row)
-            best[row["task"]] = min(before, row, key=lambda one: one["validation_loss"])
+    trained = [row for row in experts[::-1] if row["steps"]]
+    falling = sorted(trained, key=lambda row: -row["validation_loss"])
+    best = {row["task"]: row["steps"] for row in falling}  # the first of the least
     return [
-        {"group": group, "steps": best[row["task"]]["steps"], **row}
+        {"group": group, "steps": best[row["task"]], **row}
         for group, team in enumerate(teams)
-        for row in _judged(zoo, "average", {name: kept[best[name]["steps"]][name] for name in team})
+        for row in _judged(zoo, "average", {name: kept[best[name]][name] for name in team})
     ]
 
 
@@ -247,6 +234,7 @@ def _joint(zoo: Zoo, judged: Zoo, steps: int) -> Iterator[dict[str, Any]]:
         data = examples_of(zoo, None, "train")
         state = adapted(zoo, "multitask", data, steps=steps, batch_size=JOINT).state
         for row in _scores(judged, state, list(zoo.suite.tasks), ALL):
+            del row["distance"]
             yield {"steps": steps, **row}
 
 
@@ -258,21 +246,15 @@ def _judged(
 ) -> Iterator[dict[str, Any]]:
     """What a rule makes of these experts, one row per task."""
     part = replace(zoo, suite=only(zoo.suite, list(states)), experts=dict(states))
-    state = RULES[rule](part)
-    far = _distance(zoo, state)
-    for row in _scores(part, state, list(states), splits):
-        yield {"distance": far, **row}
+    yield from _scores(part, RULES[rule](part), list(states), splits)
 
 
 def _scores(
     zoo: Zoo, state: StateDict, tasks: Sequence[str], splits: Mapping[str, SplitName]
 ) -> Iterator[dict[str, Any]]:
-    """`scores` to four decimals."""
+    """`distance` to four digits, and `scores` to four decimals."""
+    far = float(f"{distance(zoo, state):.4g}")
     for row in scores(zoo, state, zoo.heads, tasks, splits):
         task = row.pop("task")
-        yield {"task": task} | {name: round(value, 4) for name, value in row.items()}
-
-
-def _distance(zoo: Zoo, state: StateDict) -> float:
-    """`distance` to four digits."""
-    return float(f"{distance(zoo, state):.4g}")
+        rounded = {name: round(value, 4) for name, value in row.items()}
+        yield {"distance": far, "task": task, **rounded}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mergebook.lab.comparison import cut, distance, individual, records
+from mergebook.lab.comparison import COLUMNS, cut, distance, individual, records
 from mergebook.lab.experts import judge_merges
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import beginning_of, study
@@ -62,9 +62,8 @@ def contrasts(rates: Mapping[str, float], steps: int, ratio: float) -> dict[str,
     found: dict[str, Pair] = {}
     for name, plan in usual.items():
         few, many = (replace(plan, steps=round(share * steps)) for share in (small, large))
-        slow, fast = (
-            replace(plan, learning_rate=share * plan.learning_rate) for share in (small, large)
-        )
+        rate = plan.learning_rate
+        slow, fast = (replace(plan, learning_rate=share * rate) for share in (small, large))
         found |= {f"{name}, steps": (few, many), f"{name}, rates": (slow, fast)}
     if "sgd" in usual:
         plain = usual["sgd"]
@@ -110,11 +109,12 @@ def uneven(
     pairs = contrasts(rates, steps, ratio)
     wanted = [*usual.values(), *(plan for pair in pairs.values() for plan in pair)]
     trained = _trained(zoo, list(dict.fromkeys(wanted)), batch_size)
-    experts = [
-        {**asdict(plan), **row}
-        for plan, states in trained.items()
-        for row in _alone(replace(zoo, experts=dict(states)))
-    ]
+    experts = []
+    for plan, states in trained.items():
+        own = replace(zoo, experts=dict(states))
+        for row in records(individual(own, autocast=True)[COLUMNS]):
+            far = distance(own, own.experts[row["task"]])
+            experts.append({**asdict(plan), "distance": far, **row})
     merged = []
     for kind, pair in pairs.items():
         controls = {"all first": pair[0], "all second": pair[1]}
@@ -143,11 +143,9 @@ def rescaled(zoo: Zoo, amounts: Mapping[str, float]) -> Zoo:
     Its average is what `mergelib.rules.arithmetic.fednova` makes of these amounts as steps.
     """
     mean = sum(amounts.values()) / len(amounts)
-    experts = {
-        name: lerp(zoo.pretrained, expert, mean / amounts[name])
-        for name, expert in zoo.experts.items()
-    }
-    return replace(zoo, experts=experts)
+    start, own = zoo.pretrained, zoo.experts.items()
+    moved = {name: lerp(start, expert, mean / amounts[name]) for name, expert in own}
+    return replace(zoo, experts=moved)
 
 
 def _trained(zoo: Zoo, plans: Sequence[Plan], batch_size: int) -> Trained:
@@ -162,11 +160,6 @@ def _trained(zoo: Zoo, plans: Sequence[Plan], batch_size: int) -> Trained:
         kept = trained_checkpoints(zoo, counts, batch_size=batch_size, **settings)
         found |= {replace(training, steps=count): experts for count, experts in kept.items()}
     return found
-
-
-def _alone(zoo: Zoo) -> Iterator[dict[str, Any]]:
-    for row in records(individual(zoo, autocast=True)[["task", "accuracy", "loss"]]):
-        yield {"distance": distance(zoo, zoo.experts[row["task"]]), **row}
 
 
 def _merged(

@@ -1,6 +1,6 @@
 """Does less variance of task vectors go with a better merge? (Li et al., 2026, Corollary 1)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mergebook.lab.comparison import cut
 from mergebook.lab.experts import judge_merges
-from mergebook.lab.results import Rows, Tables
+from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.stability.theory.variance import (
     elect_rows,
@@ -18,7 +18,6 @@ from mergebook.stability.theory.variance import (
     trim_rows,
 )
 from mergebook.suites.types import Zoo
-from mergelib.evaluation.loops import SplitName
 from mergelib.rules.sparse import drop_and_rescale
 from mergelib.statedict import StateDict, flatten, is_statistic, unflatten
 
@@ -72,35 +71,27 @@ def variance(
         row = {"operator": operator, "density": density, **changes(rows, after)}
         tables["variance"].append(row)
 
-    def judged(places: Sequence[tuple[Point, float]], split: SplitName) -> Rows:
-        """Every step from θ_0 at a projection."""
+    def merge(point: Point, projection: float) -> StateDict:
+        """The step from θ_0 at a projection."""
+        vector = start + projection / projections[point] * steps[point]
+        return {**zoo.pretrained, **unflatten(vector, kept)}
 
-        def candidates() -> Iterator[tuple[int, StateDict]]:
-            for i, (point, projection) in enumerate(places):
-                vector = start + projection / projections[point] * steps[point]
-                yield i, {**zoo.pretrained, **unflatten(vector, kept)}
+    def test(scale: str, places: Mapping[Point, float]) -> None:
+        merges = ((point, merge(point, projection)) for point, projection in places.items())
+        for point, row in judge_merges(zoo, merges):
+            named = {"operator": point[0], "density": point[1], "projection": places[point]}
+            tables["test"].append({"scale": scale, **named, **row})
 
-        rows = []
-        for i, row in judge_merges(zoo, candidates(), split):
-            (operator, density), projection = places[i]
-            named = {"operator": operator, "density": density, "projection": projection}
-            rows.append({**named, **row})
-        return rows
-
-    tables["test"] += [
-        {"scale": "printed", **row} for row in judged([*projections.items()], "test")
-    ]
-    if not multiples:
-        return tables
-    chosen = []
-    for point in steps:
-        if point[0] not in CONTROLS:
-            searched = judged([(point, multiple) for multiple in multiples], "validation")
-            losses = dict.fromkeys(multiples, 0.0)
-            for row in searched:
-                losses[row["projection"]] += row["loss"]
-            chosen.append((point, min(losses, key=lambda multiple: losses[multiple])))
-    tables["test"] += [{"scale": "chosen", **row} for row in judged(chosen, "test")]
+    test("printed", projections)
+    chosen = {}
+    for point in (each for each in steps if multiples and each[0] not in CONTROLS):
+        losses = dict.fromkeys(multiples, 0.0)
+        merges = ((multiple, merge(point, multiple)) for multiple in multiples)
+        for multiple, row in judge_merges(zoo, merges, "validation"):
+            losses[multiple] += row["loss"]
+        chosen[point] = min(losses, key=lambda multiple: losses[multiple])
+    if chosen:
+        test("chosen", chosen)
     return tables
 
 

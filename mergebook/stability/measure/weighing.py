@@ -56,8 +56,7 @@ def weighing(
     found = trained_checkpoints(zoo, steps, **training)
     zoo, tables = cut(zoo, pictures), Tables(weights=[], test=[])
     for count, experts in found.items():
-        size = {"batch": batch_size, "examples": int(sizes.min())}
-        plan = Training.alike(len(sizes), count, learning_rate, **size)
+        plan = Training.alike(len(sizes), count, learning_rate, batch_size, int(sizes.min()))
         plan = replace(plan, examples=sizes.double())
         inside = replace(plan, learning_rate=REPAIRED_DOMAIN / known.losses.smoothness / count)
         merged = replace(zoo, experts=dict(experts))
@@ -76,10 +75,8 @@ def _known(zoo: Zoo, examples: int, parts: int, singles: int) -> Beginning:
     """What the bound takes from θ_0."""
     losses = [*task_losses(problem_of(zoo, examples), zoo.pretrained).values()]
     generator = Generator().manual_seed(stable_seed("weighing", zoo.suite.seed))
-    curvature = [
-        estimators.example_smoothness(loss[:singles], steps=PRODUCTS, generator=generator)
-        for loss in losses
-    ]
+    options: dict[str, Any] = {"steps": PRODUCTS, "generator": generator}
+    curvature = [estimators.example_smoothness(loss[:singles], **options) for loss in losses]
     noise = [estimators.gradient_noise(loss) for loss in losses]
     smooth = float(torch.cat(curvature).max())
     zeros = torch.zeros(len(losses), dtype=torch.float64)  # ζ is not needed

@@ -30,18 +30,13 @@ from mergebook.stability.theory.steps import Training
 from mergebook.stability.theory.weights import least_weights
 
 Parameter = Literal["steps", "rate", "batch", "examples", "tasks"]
+Setting = Mapping[Parameter, Any]
 
-USUAL: dict[Parameter, float] = {
-    "steps": 100,
-    "rate": 0.05,
-    "batch": 8,
-    "examples": 50,
-    "tasks": 4,
-}
+USUAL: Setting = {"steps": 100, "rate": 0.05, "batch": 8, "examples": 50, "tasks": 4}
 RATES, STEPS, BATCHES = (0.01, 0.05, 0.25), (1, 3, 10, 30, 100, 300, 1000), (2, 16)
 
 
-def settings(steps: Sequence[int] = STEPS, examples: int = 50) -> list[dict[Parameter, float]]:
+def settings(steps: Sequence[int] = STEPS, examples: int = 50) -> list[Setting]:
     """All of `RATES`, steps and `BATCHES`."""
     grid = product(RATES, steps, BATCHES)
     return [{"rate": r, "steps": k, "batch": b, "examples": examples} for r, k, b in grid]
@@ -53,12 +48,10 @@ HABIT = "fixed_progress"  # the rule that needs no bound: the usual ηK
 GUIDES = [*TOTALS[1:], HABIT]
 
 
-def planned(setting: Mapping[Parameter, float]) -> Training:
-    """Equal experts of plain SGD, averaged."""
-    steps, batch, examples = (int(setting[key]) for key in ("steps", "batch", "examples"))
-    return Training.alike(
-        int(setting["tasks"]), steps, setting["rate"], batch=batch, examples=examples
-    )
+def planned(setting: Mapping[Any, Any]) -> Training:
+    """Equal experts of plain SGD, averaged; as usual but for what the setting says."""
+    own = {name: setting.get(name, value) for name, value in USUAL.items()}
+    return Training.alike(own["tasks"], own["steps"], own["rate"], own["batch"], own["examples"])
 
 
 def laws(values: Mapping[Parameter, Sequence[float]], seeds: Sequence[int]) -> pd.DataFrame:
@@ -76,19 +69,14 @@ def change(
 ) -> pd.DataFrame:
     """By which factor truth and bounds change from a parameter's least to its largest value.
 
-    Returns:
-        One row per curve: the geometric mean over seeds, ``factor``, and the 95 % interval's ends.
+    The geometric mean over seeds and the ends of its 95 % interval, one row per curve.
     """
-    part = table[table["parameter"] == parameter]
-    ends = [
-        part[part["value"] == end].set_index("seed")
-        for end in (part["value"].min(), part["value"].max())
-    ]
-    rows = []
-    for name in curves:
-        middle, width = interval(np.log(ends[1][name] / ends[0][name]).tolist())
-        rows.append(tuple(math.exp(middle + side * width) for side in (0, -1, 1)))
-    return pd.DataFrame(rows, index=list(curves), columns=["factor", "low", "high"])
+    part = table[table["parameter"] == parameter].set_index(["value", "seed"])[list(curves)]
+    logs, values = part.apply(np.log), part.index.unique("value")
+    change = logs.loc[values.max()] - logs.loc[values.min()]
+    middle, width = np.array([interval(own.tolist()) for _, own in change.items()]).T
+    ends = {"factor": middle, "low": middle - width, "high": middle + width}
+    return pd.DataFrame(ends, index=list(curves)).apply(np.exp)
 
 
 def first(tasks: Quadratics, count: int) -> Quadratics:
@@ -99,7 +87,7 @@ def first(tasks: Quadratics, count: int) -> Quadratics:
 
 
 def survey(
-    settings: Iterable[Mapping[Parameter, float]],  # as far as they are not `USUAL`
+    settings: Iterable[Setting],  # as far as they are not `USUAL`
     seeds: Sequence[int],
     *,
     own: Sequence[float] = (0.5,),  # how long the tasks' own gradients at θ_0 are
@@ -113,20 +101,16 @@ def survey(
         ηK is, in logarithms, from what was best on average in the *other* families of a kind.
     """
     rows: list[dict[str, Any]] = []
-    grid = [{**USUAL, **setting} for setting in settings]
-    most = int(max(setting["tasks"] for setting in grid))
+    grid: list[dict[Any, Any]] = [{**USUAL, **setting} for setting in settings]
+    most = max(setting["tasks"] for setting in grid)
     for pull, turn, seed in product(own, turned, seeds):
         family = pulled_tasks(most, own=pull, turned=turn, seed=seed)
         for setting in grid:
-            tasks, plan = first(family, int(setting["tasks"])), planned(setting)
-            start = untouched(tasks, examples=int(setting["examples"]))
-            exact = errors(tasks, plan)
-            rows.append(
-                {"own": pull, "turned": turn, "seed": seed, "start": start}
-                | {str(name): value for name, value in setting.items()}
-                | {"progress": setting["rate"] * setting["steps"], **totals(tasks, plan)}
-                | {part: getattr(exact, part) for part in PARTS}
-            )
+            tasks, plan = first(family, setting["tasks"]), planned(setting)
+            start, exact = untouched(tasks, examples=setting["examples"]), errors(tasks, plan)
+            row = {"own": pull, "turned": turn, "seed": seed, "start": start, **setting}
+            row |= {"progress": setting["rate"] * setting["steps"], **totals(tasks, plan)}
+            rows.append(row | {part: getattr(exact, part) for part in PARTS})
     table = pd.DataFrame(rows)
     lengths = np.log(_best(table, "progress"))
     others = lengths.groupby(["own", "turned"]).transform(
@@ -149,9 +133,8 @@ def agreement(table: pd.DataFrame) -> pd.DataFrame:
 def regret(table: pd.DataFrame) -> pd.DataFrame:
     """What the choice of each guide loses: exact excess error, less the least, over that of θ_0.
 
-    Returns:
-        One row per family of a `survey`: ``own``, ``turned``, ``seed``, `GUIDES`, ``random`` for
-        the mean over all settings, and ``start`` for leaving θ_0 as it is.
+    One row per family of a `survey`; ``random`` is the mean over all settings, and ``start`` leaves
+    θ_0 as it is.
     """
     least, start = _best(table, "truth"), _best(table, "start")
     chosen = {guide: _best(table, "truth", by=guide) for guide in GUIDES}
@@ -170,14 +153,13 @@ def predicted_progress(
 ) -> pd.DataFrame:
     """ηK by `best_progress`, from gradients at θ_0, and the best there is, one row per family.
 
-    Columns ``own``, ``turned``, ``seed``; ``rule``, ``noisy`` with the noise of batches of 8 at
-    η = 0.05, and ``free``, without noise or cap; ``best``, over K at that rate, found by halving
-    the factor between neighbours.
+    ``rule`` is without noise, ``noisy`` with that of batches of 8 at η = 0.05, ``free`` without
+    noise or cap; ``best`` is over K at that rate.
     """
     rows, rate, batch = [], 0.05, 8
     for pull, turn, seed in product(own, turned, seeds):
         tasks = pulled_tasks(own=pull, turned=turn, seed=seed)
-        plan = Training.alike(4, 1, 1.0, batch=batch, examples=examples)
+        plan = planned({"examples": examples})
         _, squared, apart = tasks.opening(plan, plan.weights)
         known = (math.sqrt(squared), math.sqrt(apart), tasks.smoothness)
         noise = rate * float(tasks.noise.square().mean()) / batch
@@ -192,7 +174,7 @@ def best_steps(tasks: Quadratics, rate: float, *, batch: int, examples: int) -> 
     """K of the least exact excess error: on a grid of factor 2, then between its neighbours."""
 
     def excess(count: int) -> float:
-        plan = Training.alike(len(tasks.hessians), count, rate, batch=batch, examples=examples)
+        plan = Training.alike(len(tasks.hessians), count, rate, batch, examples)
         return errors(tasks, plan).excess
 
     best = min((1 << power for power in range(15)), key=excess)
@@ -203,11 +185,7 @@ def best_steps(tasks: Quadratics, rate: float, *, batch: int, examples: int) -> 
 def searched(
     table: pd.DataFrame, counts: Sequence[int], *, validation: int, draws: int, examples: int = 50
 ) -> pd.DataFrame:
-    """Regret of training m random settings and keeping what is best on validation examples.
-
-    Returns:
-        One row per seed and m: ``seed``, ``candidates``, ``regret``.
-    """
+    """Regret, by seed, of training m random ``candidates`` and keeping the best in validation."""
     rows = []
     for _, family in table.groupby(FAMILY):
         settings = family.to_dict("records")
@@ -216,10 +194,7 @@ def searched(
         generator = torch.Generator().manual_seed(seed)
         data = _draw(tasks.covariances / examples, draws, generator)
         held = tasks.centres + _draw(tasks.covariances / validation, draws, generator)
-        plans = [
-            Training.alike(4, each["steps"], each["rate"], batch=each["batch"], examples=examples)
-            for each in settings
-        ]
+        plans = [planned(each | {"tasks": 4, "examples": examples}) for each in settings]
         merges = torch.stack([_merges(tasks, plan, data, generator) for plan in plans], 1)
         away = merges[:, :, None] - held[:, None]
         scores = torch.einsum("mstd,tde,mste->ms", away, tasks.hessians, away)
@@ -268,15 +243,11 @@ def weights_by(tasks: Quadratics, plan: Training, guide: Literal["truth", "repai
 def weighed(
     steps: Sequence[int], seeds: Sequence[int], *, rate: float, batch: int = 8, examples: int = 50
 ) -> pd.DataFrame:
-    """Excess error over that of θ_0 with uniform weights, with the bound's, and with the best.
-
-    Returns:
-        One row per seed and K: ``seed``, ``steps``, ``uniform``, ``repaired``, ``truth``.
-    """
+    """Excess error over that of θ_0 with uniform weights, with the bound's, and with the best."""
     rows = []
     for seed, count in product(seeds, steps):
         tasks = pulled_tasks(seed=seed)
-        plan = Training.alike(4, count, rate, batch=batch, examples=examples)
+        plan = Training.alike(4, count, rate, batch, examples)
         start = untouched(tasks, examples=examples)
         row = {"uniform": errors(tasks, plan).excess / start}
         for guide in ("repaired", "truth"):

@@ -22,11 +22,9 @@ RESULTS = {  # of the study `variance`, by suite
 def beside_losses(variance: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:
     """What an operator changes in variance, and in the merge's loss.
 
-    Returns:
-        A row for each ``seed``, ``operator``, ``density`` and ``scale``: ``raw`` and ``relative``,
-        logarithms of the ratio of either variance after and before; and ``change``, the mean test
-        loss over tasks (nats) less that without an operator, at the same kind of scale; and
-        ``projection``, of the step on that of the average.
+    ``raw`` and ``relative`` are logarithms of the ratio of either variance after and before, and
+    ``change`` is the mean test loss over tasks (nats) less that without an operator, at the same
+    kind of scale; ``projection`` is of the step on that of the average.
     """
     means = test.groupby(["seed", "scale", *POINT], sort=False)[["loss", "projection"]].mean()
     plain = means["loss"].xs(("none", 1.0), level=tuple(POINT))
@@ -38,24 +36,14 @@ def beside_losses(variance: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:
 
 
 def links(changes: pd.DataFrame) -> pd.DataFrame:
-    """Spearman's correlation of the loss change with others over operators and densities.
+    """Spearman's correlation of the loss change with others over operators and densities, by seed.
 
-    Returns:
-        A row for each ``seed``, and a column for each ``scale`` that there is and ``measure``:
-        ``raw`` and ``relative``, which the corollary says are positive, and at weights 1/T
-        ``projection``.
+    The corollary says that those with ``raw`` and ``relative`` are positive.
     """
     own = changes[~changes["operator"].isin(CONTROLS)]
-    groups = dict(list(own.groupby("scale")))
-    columns = {
-        (scale, measure): {
-            seed: part[measure].corr(part["change"], method="spearman")
-            for seed, part in groups[scale].groupby("seed")
-        }
-        for scale, measure in LINKED
-        if scale in groups
-    }
-    return pd.DataFrame(columns).rename_axis("seed").rename_axis(columns=["scale", "measure"])
+    ranks = own.groupby(["scale", "seed"])[[*MEASURES, "projection", "change"]].corr("spearman")
+    wide = ranks["change"].unstack("seed").rename_axis(["scale", "measure"])
+    return wide.loc[[pair for pair in LINKED if pair in wide.index]].T
 
 
 def over_points(changes: pd.DataFrame) -> pd.DataFrame:

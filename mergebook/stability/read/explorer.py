@@ -4,6 +4,8 @@ Where all curvatures share their axes, each error is a sum over scalars. The pag
 formulas in the reader's browser, from the numbers of `as_data`.
 """
 
+from typing import Any
+
 import torch
 
 from mergebook.stability.read.quadratics import constants, printed_parts, repaired_parts
@@ -31,7 +33,7 @@ def aligned_tasks(
     )
 
 
-def as_data(tasks: Quadratics) -> dict[str, list[list[float]]]:
+def as_data(tasks: Quadratics) -> dict[str, Any]:
     """Curvatures and minima along the axes, ``(T, d)`` each, of `aligned_tasks`."""
     curvatures = tasks.hessians.diagonal(dim1=1, dim2=2)
     return {"curvatures": curvatures.tolist(), "centres": tasks.centres.tolist()}

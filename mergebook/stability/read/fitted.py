@@ -26,32 +26,28 @@ def fitted(table: pd.DataFrame, known: Mapping[int, guides.Start], score: Score)
     """Settings with L, the constant that the paper does not give, fitted to the other seeds.
 
     For each seed that value of `FITTED` counts whose mean score on all other seeds is highest. So
-    the bound gets as much from other seeds as a rival gets for its direction.
-
-    Returns:
-        The table with ``theorem_3`` and ``optimisation`` for the L chosen, which is added as
-        ``smoothness``; without the other guides.
+    the bound gets as much from other seeds as a rival gets for its direction. It is added as
+    ``smoothness``; the other guides are left out.
     """
     own = table.drop(columns=[name for name in guides.GUIDES if name != "theorem_3"])
     tables = {smooth: with_smoothness(own, known, smooth) for smooth in FITTED}
     scores = pd.DataFrame({smooth: score(tables[smooth]) for smooth in FITTED})
     chosen = {seed: scores.drop(seed).mean().idxmax() for seed in scores.index}
-    parts = [tables[best][tables[best]["seed"] == seed] for seed, best in chosen.items()]
-    chosen_rows: pd.DataFrame = pd.concat(parts, ignore_index=True)
-    return chosen_rows
+    parts: list[pd.DataFrame] = [
+        tables[best][tables[best]["seed"] == seed] for seed, best in chosen.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
 
 
 def with_smoothness(
     table: pd.DataFrame, known: Mapping[int, guides.Start], smooth: float
 ) -> pd.DataFrame:
     """Settings with Theorem 3 for another L, in closed form for equal steps and weights."""
-    of_seed = {
-        "loss_0": {seed: start.loss for seed, start in known.items()},
-        "squared": {seed: start.squared for seed, start in known.items()},
-        "noise": {seed: float(start.losses.noise[0]) ** 2 for seed, start in known.items()},
-        "apart": {seed: float(start.losses.heterogeneity[0]) ** 2 for seed, start in known.items()},
-    }
-    loss, squared, noise, apart = (table["seed"].map(values) for values in of_seed.values())
+    of_seed = {}
+    for seed, start in known.items():
+        roots = (start.losses.noise[0], start.losses.heterogeneity[0])
+        of_seed[seed] = start.loss, start.squared, *(float(root) ** 2 for root in roots)
+    loss, squared, noise, apart = np.array([of_seed[seed] for seed in table["seed"]]).T
     tasks = len(next(iter(known.values())).losses.noise)
     rate, steps, batch = (table[name] for name in ("learning_rate", "steps", "batch_size"))
     epsilon = 2 * (
@@ -62,5 +58,4 @@ def with_smoothness(
     )
     pl = np.maximum(loss / squared, 1 / (2 * smooth))
     total = (smooth + 1) / 2 * table["stability"] + (pl + 0.5) * epsilon
-    found: pd.DataFrame = table.assign(theorem_3=total, optimisation=epsilon, smoothness=smooth)
-    return found
+    return table.assign(theorem_3=total, optimisation=epsilon, smoothness=smooth)

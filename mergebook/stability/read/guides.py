@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from mergebook.stability.read.choosing import HABIT
-from mergebook.stability.read.scaling import EXAMPLES, SETTING, USUAL, at
+from mergebook.stability.read.scaling import SETTING, USUAL, at, plan_of
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.estimators import pl_constant
 from mergebook.stability.theory.steps import Training
@@ -97,12 +97,9 @@ def settings(
 ) -> pd.DataFrame:
     """Every setting that was measured, with its average and what is said of it beforehand.
 
-    Returns:
-        One row per seed and setting: `SETTING`, ``steps``; means over groups and tasks of
-        ``loss``, ``train_loss``, ``accuracy`` and ``train_accuracy`` (per cent); ``moved``, the
-        mean ‖θ − θ_0‖ of the averages; ``progress`` ηK; of the experts ``distance``, the mean
-        ‖τ_t‖, and ``validation_accuracy`` and ``validation_loss`` on their own tasks; `GUIDES`
-        and `PARTS`.
+    Means over groups and tasks of losses and of accuracies in per cent; ``moved``, the mean ‖θ −
+    θ_0‖ of the averages; ``progress`` ηK; of the experts ``distance``, the mean ‖τ_t‖, and
+    validation columns on their own tasks; `GUIDES` and `PARTS`.
     """
     keys = ["seed", *SETTING, "steps"]
     rows = merged[merged["method"] == "average"]
@@ -116,9 +113,7 @@ def settings(
     tasks = merged_tasks(merged)
     known, said = starts(record, tasks, curvature), []
     for row in table.to_dict("records"):
-        size = {"batch": row["batch_size"], "examples": round(EXAMPLES * row["share"])}
-        plan = Training.alike(tasks, row["steps"], row["learning_rate"], **size)
-        said.append(totals(known[row["seed"]], plan))
+        said.append(totals(known[row["seed"]], plan_of(row, tasks)))
     return table.join(pd.DataFrame(said))
 
 
@@ -129,11 +124,7 @@ def merged_tasks(merged: pd.DataFrame) -> int:
 
 
 def validated(table: pd.DataFrame, merged: pd.DataFrame) -> pd.DataFrame:
-    """The settings of `settings` whose merges were judged on validation examples as well.
-
-    Returns:
-        ``table``'s rows of its seeds and settings, with ``merge_validation`` (per cent).
-    """
+    """The settings whose merges were judged on validation examples as ``merge_validation``."""
     keys = ["seed", *SETTING, "steps"]
     rows = merged[merged["method"] == "average"]
     means = 100 * rows.groupby(keys)["validation_accuracy"].mean()
@@ -146,12 +137,8 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
     A rival has no direction of its own: it counts in the one that fits the other seeds.
     """
     names = [name for name in (*GUIDES, *PARTS, *RIVALS) if name in table]
-    found = pd.DataFrame(
-        {
-            seed: own[names].corrwith(own["loss"], method="spearman")
-            for seed, own in table.groupby("seed")
-        }
-    ).T.rename_axis("seed")
+    groups = table.groupby("seed")[[*names, "loss"]]
+    found = pd.DataFrame(groups.apply(lambda g: g[names].corrwith(g["loss"], method="spearman")))
     for rival in RIVALS:
         others = (found[rival].sum() - found[rival]) / (len(found) - 1)
         found[rival] = found[rival] * np.sign(others)
@@ -174,25 +161,24 @@ def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
     """
     full = table[table["share"] == 1].set_index(["seed", *SETTING, "steps"])
     accuracy = full["accuracy"].unstack("seed")
-    seeds = accuracy.shape[1]
-    others = accuracy.rsub(accuracy.sum(axis=1), axis=0) / (seeds - 1)
+    others = accuracy.rsub(accuracy.sum(axis=1), axis=0) / (accuracy.shape[1] - 1)
     lengths = np.log(full["progress"]).unstack("seed")
     usual = pd.Series({seed: lengths.loc[others[seed].idxmax(), seed] for seed in others})
-    costs: dict[str, pd.DataFrame] = {
-        guide: full[guide].unstack("seed") for guide in GUIDES if guide in full
-    }
+
+    def cost(column: str) -> pd.DataFrame:
+        return full[column].unstack("seed")
+
+    costs = {guide: cost(guide) for guide in GUIDES if guide in full}
     costs[HABIT] = (lengths - usual).abs().round(6)
-    judged = {"search": -full["train_accuracy"], "experts": -full["validation_accuracy"]}
-    for name, cost in (judged | {"experts_loss": full["validation_loss"]}).items():
-        costs[name] = cost.unstack("seed")
-    costs["elsewhere"] = -others
+    costs |= {"search": -cost("train_accuracy"), "experts": -cost("validation_accuracy")}
+    costs |= {"experts_loss": cost("validation_loss"), "elsewhere": -others}
     if "merge_validation" in full:
-        costs["validated"] = -full["merge_validation"].unstack("seed")
+        costs["validated"] = -cost("merge_validation")
     default = pd.Series([(*USUAL.values(), DEFAULT_STEPS) == place for place in accuracy.index])
     costs["default"] = accuracy.mul(0).sub(default.to_numpy(dtype=float), axis=0)
     costs["random"] = accuracy.mul(0)
-    good = accuracy if value == "accuracy" else -full["loss"].unstack("seed")
-    taken = {name: good.where(cost == cost.min()).mean() for name, cost in costs.items()}
+    good = accuracy if value == "accuracy" else -cost("loss")
+    taken = {name: good.where(each == each.min()).mean() for name, each in costs.items()}
     return pd.DataFrame({name: good.max() - mean for name, mean in taken.items()})
 
 
@@ -202,21 +188,14 @@ def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
 def predicted(known: Mapping[int, Start], *, noise_share: float = 0.0) -> pd.DataFrame:
     """What `best_progress` says from gradients at θ_0, by seed.
 
-    Returns:
-        ``progress`` ηK, and ``distance`` ηK ‖∇f‖, how far the average then is from θ_0 in the
-        first order, for which η need not be known.
+    ``distance`` ηK ‖∇f‖ is how far the average then is from θ_0 in the first order.
     """
     rows = {}
     for seed, start in known.items():
         losses, length = start.losses, start.unbiased**0.5
         noise = noise_share * float(losses.noise.square().mean())
-        progress = bounds.best_progress(
-            length,
-            start.dissimilarity**0.5,
-            losses.smoothness,
-            noise=noise,
-            tasks=len(losses.noise),
-        )
+        known_at = (length, start.dissimilarity**0.5, losses.smoothness)
+        progress = bounds.best_progress(*known_at, noise=noise, tasks=len(losses.noise))
         rows[seed] = {"progress": progress, "distance": progress * length}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("seed")
 
@@ -224,9 +203,7 @@ def predicted(known: Mapping[int, Start], *, noise_share: float = 0.0) -> pd.Dat
 def best_lengths(table: pd.DataFrame, value: Literal["loss", "train_loss"]) -> pd.DataFrame:
     """The K at which the average's loss is least, one row per seed and rate, all else usual.
 
-    Returns:
-        ``steps``; ``last``, whether no more were tried, so that K is only bounded from below; and
-        ``moved`` there; indexed by ``seed`` and ``learning_rate``.
+    Where it is the ``last`` that was tried, K is only bounded from below.
     """
     rows = at(table, learning_rate=None)
     groups = rows.groupby(["seed", "learning_rate"])
@@ -245,17 +222,12 @@ def exponents(best: pd.DataFrame) -> pd.Series:
 
 
 def costs(
-    merged: pd.DataFrame,
-    experts: pd.DataFrame,
-    swept: Mapping[str, Any],
-    known: Mapping[str, Any],
+    merged: pd.DataFrame, experts: pd.DataFrame, swept: Mapping[str, Any], known: Mapping[str, Any]
 ) -> pd.DataFrame:
     """How much a seed computes before its choice, in counts, with all data only as in `regrets`.
 
-    Returns:
-        ``gradients`` of single examples, ``products`` of an example's Hessian with a vector (at
-        most), ``merges``, and examples passed ``forward`` to judge models; for the ``bounds``, the
-        ``search`` and the choice by ``experts`` of `regrets`.
+    ``gradients`` of single examples, ``products`` of an example's Hessian with a vector (at most),
+    ``merges``, and examples passed ``forward`` to judge models.
     """
     seeds, tasks = merged["seed"].nunique(), experts["task"].nunique()
     rows = merged[(merged["method"] == "average") & (merged["share"] == 1)]

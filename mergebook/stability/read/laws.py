@@ -10,7 +10,6 @@ import torch
 from mergebook.lab.statistics import interval
 from mergebook.stability.read import scaling as sweep
 from mergebook.stability.theory import bounds
-from mergebook.stability.theory.steps import Training
 
 ANCHOR = 100  # steps where the rate is swept
 LAWS = ("printed", "root", "root_loss")
@@ -26,9 +25,7 @@ def measured_noise(gradients: pd.DataFrame) -> bounds.Losses:
 
 def stabilities(setting: Mapping[str, Any], known: bounds.Losses) -> tuple[float, float]:
     """An expert's stability s by Lemma 3, and by `bounds.local_stability` for convex losses."""
-    examples = round(sweep.EXAMPLES * setting["share"])
-    size = {"batch": setting["batch_size"], "examples": examples}
-    plan = Training.alike(1, setting["steps"], setting["learning_rate"], **size)
+    plan = sweep.plan_of(setting, 1)
     printed = bounds.printed_local_stability(known, plan)
     return float(printed), float(bounds.local_stability(known, plan, convex=True))
 
@@ -68,22 +65,14 @@ def exponents(gains: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> pd.Dat
     """The power of each parameter that E_G follows, and that of the laws on the same points.
 
     a·x^p is fitted by least squares to the mean over seeds; the half width is Student's on the
-    pseudo-values of the delete-one jackknife over seeds. The rate is left out, as E_G does not
-    change with it.
-
-    Returns:
-        One row per parameter: ``measured``, ``half_width``, and `LAWS`.
+    pseudo-values of the delete-one jackknife over seeds. E_G does not change with the rate.
     """
     rows = {}
-    for varied in sweep.sweeps(gains):
-        column = sweep.free(varied)
-        if column == "learning_rate":
-            continue
-        wide = (
-            -sweep.spread(sweep.at(gains, **varied), column, "generalisation")
-            .groupby("seed")
-            .mean()
-        )
+    swept = {sweep.free(varied): varied for varied in sweep.sweeps(gains)}
+    del swept["learning_rate"]
+    for column, varied in swept.items():
+        parts = sweep.spread(sweep.at(gains, **varied), column, "generalisation")
+        wide = -parts.groupby("seed").mean()
         whole = _power(wide.mean())
         left_out = [_power(wide.drop(seed).mean()) for seed in wide.index]
         pseudo = [len(wide) * whole - (len(wide) - 1) * part for part in left_out]
@@ -103,9 +92,5 @@ def _power(values: pd.Series) -> float:
 
 def misfits(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """`LAWS` by parameter: root mean square distance from the measured means, in nats."""
-    return pd.DataFrame(
-        {
-            column: (table[[*LAWS]].sub(table["mean"], axis=0) ** 2).mean() ** 0.5
-            for column, table in tables.items()
-        }
-    ).T
+    off = {name: table[[*LAWS]].sub(table["mean"], axis=0) for name, table in tables.items()}
+    return pd.DataFrame({name: (each**2).mean() ** 0.5 for name, each in off.items()}).T

@@ -1,6 +1,7 @@
 """What chapter 43 computes of experts that were trained for different times."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations, product
 
 import pandas as pd
@@ -36,52 +37,38 @@ def uneven(
     for seed, length in product(seeds, lengths):
         tasks = pulled_tasks(seed=seed)
         start = untouched(tasks, examples=examples)
-        alike = Training.alike(4, round(length / rate), rate, batch=batch, examples=examples)
+        count = round(length / rate)
+        alike = Training.alike(4, count, rate, batch, examples)
         equal = errors(tasks, alike).excess / start
         values = []
         for pair in combinations(range(4), 2):
             paces = torch.ones(4, dtype=torch.float64)
             paces[list(pair)] = times
-            plan = _planned(paces / paces.mean(), alike)
-            values.append(
-                [*_compared(tasks, plan, start), *directions(tasks, plan), nearer(tasks, plan)]
-            )
+            counts = (paces / paces.mean() * count).round().clamp(min=1)
+            plan = replace(alike, vectors=[sgd(int(own)) for own in counts])
+            excess = [errors(tasks, merge).excess / start for merge in (plan, normalised(plan))]
+            values.append([*excess, *directions(tasks, plan), nearer(tasks, plan)])
         means = torch.tensor(values, dtype=torch.float64).mean(0).tolist()
         named = zip(COMPARED, means, strict=True)
         rows.append({"seed": seed, "progress": length, "equal": equal} | dict(named))
     return pd.DataFrame(rows)
 
 
-def _planned(paces: Tensor, alike: Training) -> Training:
-    count = len(alike.vectors[0])
-    vectors = [sgd(max(1, round(float(pace) * count))) for pace in paces]
-    return Training(alike.learning_rate, vectors, alike.batch, alike.examples, alike.weights)
-
-
 def normalised(plan: Training) -> Training:
     """FedNova: weights w_t τ_eff / ‖a_t‖₁ = w_t² / ω_t, of a sum above 1 for unequal experts."""
-    _, surrogate = plan.surrogate
-    weights = plan.weights**2 / surrogate
-    return Training(plan.learning_rate, plan.vectors, plan.batch, plan.examples, weights)
-
-
-def _compared(tasks: Quadratics, plan: Training, start: float) -> list[float]:
-    return [errors(tasks, merge).excess / start for merge in (plan, normalised(plan))]
+    return replace(plan, weights=plan.weights**2 / plan.surrogate[1])
 
 
 def directions(tasks: Quadratics, plan: Training) -> list[float]:
     """Cosine of the merge's expected way with −∇f and with −∇f̃ at θ_0."""
-    _, surrogate = plan.surrogate
-    way = _way(tasks, plan)
-    slopes = (tasks.hessians @ (tasks.centres - tasks.start)[..., None])[..., 0]
-    downhill = (slopes.mean(0), surrogate @ slopes)
+    way, slopes = _way(tasks, plan), -tasks.slopes(tasks.start)
+    downhill = (slopes.mean(0), plan.surrogate[1] @ slopes)
     return [float(torch.cosine_similarity(way, each, dim=0)) for each in downhill]
 
 
 def nearer(tasks: Quadratics, plan: Training) -> bool:
     """Whether the expected merge is nearer to the minimum of f̃ than to that of f."""
-    _, surrogate = plan.surrogate
-    weighed = surrogate[:, None, None] * tasks.hessians
+    weighed = plan.surrogate[1][:, None, None] * tasks.hessians
     other = torch.linalg.solve(weighed.sum(0), (weighed @ tasks.centres[..., None]).sum(0))[:, 0]
     merged = tasks.start + _way(tasks, plan)
     return bool((merged - other).norm() < (merged - tasks.minimum).norm())
@@ -107,11 +94,7 @@ def limit(tasks: Quadratics, plan: Training) -> Tensor:
 def limits(
     rates: Sequence[float], seeds: Sequence[int], *, steps: Sequence[int] = (1, 1, 8, 8)
 ) -> pd.DataFrame:
-    """Optimisation error left after many rounds, over that of θ_0: average and FedNova, no noise.
-
-    Returns:
-        One row per seed and rate: ``seed``, ``rate``, ``average``, ``fednova``.
-    """
+    """Optimisation error left after many rounds, over that of θ_0, without noise."""
     rows = []
     for seed, rate in product(seeds, rates):
         tasks = pulled_tasks(seed=seed)

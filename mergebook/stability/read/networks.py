@@ -16,7 +16,7 @@ from mergebook.stability.theory import bounds
 from mergebook.stability.theory.estimators import pl_constant
 from mergebook.stability.theory.steps import Training
 
-PLACES = {"pretrained": "pretrained", "average": "average"}  # points; the others are experts
+PLACES = ("pretrained", "average")  # the other points are experts
 LAWS = ("printed", "repaired")
 
 
@@ -43,11 +43,8 @@ def constants(record: Mapping[str, Any]) -> pd.DataFrame:
         "curvature": curvature.loc[~single, "smoothness"],
         "curvature of an example": curvature[single].groupby(["place", "seed"])["smoothness"].max(),
     }
-    rows = {
-        name: values.groupby(level=["place", "seed"]).mean().groupby("place").mean()
-        for name, values in columns.items()
-    }
-    table = pd.DataFrame(rows).T
+    by_seed = {name: each.groupby(["place", "seed"]).mean() for name, each in columns.items()}
+    table = pd.DataFrame(by_seed).groupby("place").mean().T
     return table[[place for place in ("pretrained", "experts", "average") if place in table]]
 
 
@@ -65,9 +62,8 @@ BACKBONES = {  # name to result of the study `stability`, and the rate that the 
 def backbones(records: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Where the bound holds for pretrained networks, one row each; means over seeds.
 
-    Returns:
-        ``L of the mean`` loss and ``of an example``, the largest one measured at θ_0; ``rate``;
-        ``steps`` K at which ηLK is 1/8 there; and ``Theorem 3`` at that edge, over f(θ_0).
+    The largest L measured at θ_0, the ``steps`` K at which ηLK is 1/8 there, and ``Theorem 3`` at
+    that edge, over f(θ_0).
     """
     rows = {}
     for name, record in records.items():
@@ -96,10 +92,9 @@ def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 150
         curvature, gradients, points = (table[table["seed"] == seed] for table in tables)
         smooth = float(curvature["smoothness"].max())
         start = gradients[gradients["point"] == "pretrained"]
-        apart = torch.tensor(start["heterogeneity"].clip(lower=0).to_numpy()).sqrt()
-        losses = bounds.Losses(smooth, torch.tensor(start["noise"].to_numpy()).sqrt(), apart)
+        losses = _losses(smooth, start)
         rate = bounds.PAPERS_DOMAIN / smooth
-        plan = Training.alike(len(start), 1, rate, batch=batch, examples=examples)
+        plan = Training.alike(len(start), 1, rate, batch, examples)
         values = points.set_index("point")[["loss", "squared"]].to_dict("index")
         gap = values["pretrained"]["loss"]
         merge = values.get("average", values["pretrained"])
@@ -110,10 +105,16 @@ def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 150
     return ratios
 
 
+def _losses(smooth: float, tasks: pd.DataFrame) -> bounds.Losses:
+    """σ and ζ of each task from the estimated squares, which may be negative."""
+    squares = (tasks[name].clip(lower=0) for name in ("noise", "heterogeneity"))
+    return bounds.Losses(smooth, *(torch.tensor(each.to_numpy()).sqrt() for each in squares))
+
+
 def _placed(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """A table by kind of point and seed."""
     table = pd.DataFrame(rows)
-    place = table["point"].map(PLACES).fillna("experts")
+    place = table["point"].where(table["point"].isin(PLACES), "experts")
     return table.assign(place=place).set_index(["place", "seed"])
 
 
@@ -132,18 +133,9 @@ def moves_with_laws(record: Mapping[str, Any]) -> pd.DataFrame:
     for key, part in pd.DataFrame(record["moves"]).groupby(keys, sort=False):
         named: dict[str, Any] = dict(zip(keys, key, strict=True))
         own = noise.loc[[(named["seed"], task) for task in part["task"]]]
-        sigma, zeta = (
-            torch.tensor(own[name].clip(lower=0).to_numpy()).sqrt()
-            for name in ("noise", "heterogeneity")
-        )
-        losses = bounds.Losses(math.nan, sigma, zeta)
-        plan = Training.alike(
-            len(part),
-            named["steps"],
-            named["rate"],
-            batch=named["batch"],
-            examples=named["examples"],
-        )
+        losses = _losses(math.nan, own)
+        own_plan = (named[name] for name in ("steps", "rate", "batch", "examples"))
+        plan = Training.alike(len(part), *own_plan)
         epochs = named["sampling"] == "epochs"
         repaired = bounds.local_stability(losses, plan, epochs=epochs, convex=True)
         means = {name: float(part[name].mean()) for name in ("stability", "chaos", "progress")}
@@ -158,38 +150,35 @@ def sweeps(table: pd.DataFrame) -> dict[str, tuple[str, pd.DataFrame]]:
     One pass is as many steps as take batches of all examples, in the setting that most rows have.
     """
     usual = {name: table[name].mode()[0] for name in ("rate", "batch", "examples")}
-    drawn, last = table["sampling"] == "drawn", table["steps"].max()
+    drawn, steps, last = table["sampling"] == "drawn", table["steps"], table["steps"].max()
     once = usual["examples"] // usual["batch"]
-    same = {name: table[name] == value for name, value in usual.items()}
-    steps, base = table["steps"], same["rate"] & same["batch"] & same["examples"]
     parts = {
-        "steps, first pass": ("steps", base & drawn & (steps <= once)),
-        "steps, later passes": ("steps", base & drawn & (steps >= once)),
-        "steps, whole epochs": ("steps", base & ~drawn & (steps % once == 0)),
-        "rate": ("rate", same["batch"] & same["examples"] & drawn & (steps == last)),
-        "batch, one pass": ("batch", same["rate"] & same["examples"] & drawn & (steps == once)),
-        "batch, many": ("batch", same["rate"] & same["examples"] & drawn & (steps == last)),
-        "examples, one pass": ("examples", same["rate"] & same["batch"] & drawn & (steps == once)),
-        "examples, many": ("examples", same["rate"] & same["batch"] & drawn & (steps == last)),
+        "steps, first pass": drawn & (steps <= once),
+        "steps, later passes": drawn & (steps >= once),
+        "steps, whole epochs": ~drawn & (steps % once == 0),
+        "rate": drawn & (steps == last),
     }
-    return {name: (column, table[rows]) for name, (column, rows) in parts.items()}
+    for name in ("batch", "examples"):
+        parts[f"{name}, one pass"] = drawn & (steps == once)
+        parts[f"{name}, many"] = drawn & (steps == last)
+    found = {}
+    for name, rows in parts.items():
+        column = name.partition(", ")[0]
+        same = [table[other] == value for other, value in usual.items() if other != column]
+        found[name] = column, table[rows & np.logical_and.reduce(same)]
+    return found
 
 
 def fits(table: pd.DataFrame) -> pd.DataFrame:
-    """Slopes of log s against the log of what varies, by `sweeps`, fitted in every seed.
+    """Slopes of log s, and of the laws, against the log of what varies, by `sweeps` and seed.
 
     A distance that is not above ``chaos``, what rounding alone may do, is left out.
-
-    Returns:
-        ``stability``, and the laws' slopes over the same points, ``printed`` and ``repaired``;
-        indexed by sweep and ``seed``.
     """
-    fitted = {
-        (name, seed): {which: _slope(own[column], own[which]) for which in ("stability", *LAWS)}
-        for name, (column, part) in sweeps(table).items()
-        for seed, own in part[part["stability"] > part["chaos"]].groupby("seed")
-    }
-    return pd.DataFrame(fitted).T.rename_axis(["sweep", "seed"])
+    fitted, fields = {}, ["stability", *LAWS]
+    for name, (column, part) in sweeps(table).items():
+        for seed, own in part[part["stability"] > part["chaos"]].groupby("seed"):
+            fitted[name, seed] = np.polyfit(np.log(own[column]), np.log(own[fields]), 1)[0]
+    return pd.DataFrame(fitted, index=fields).T.rename_axis(["sweep", "seed"])
 
 
 def slopes(table: pd.DataFrame) -> pd.DataFrame:
@@ -199,10 +188,6 @@ def slopes(table: pd.DataFrame) -> pd.DataFrame:
         mean, half = interval(own["stability"].tolist())
         rows[name] = {"measured": mean, "half_width": half, **own[[*LAWS]].mean().to_dict()}
     return pd.DataFrame(rows).T
-
-
-def _slope(x: "pd.Series[float]", y: "pd.Series[float]") -> float:
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 # Merges

@@ -1,8 +1,7 @@
 """What chapters 40 and 43 compute: quadratic tasks, and exact errors and bounds of their merges."""
 
 import math
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import pandas as pd
 import torch
@@ -62,12 +61,9 @@ def untouched(tasks: Quadratics, *, examples: int) -> float:
 def errors_over_steps(
     tasks: Quadratics, steps: Sequence[int], learning_rate: float, **sizes: int
 ) -> pd.DataFrame:
-    """``steps``, and ``generalisation``, ``optimisation``, ``excess`` of equal experts' average.
-
-    Sizes are ``batch`` and ``examples``.
-    """
+    """Exact errors of equal experts' average by ``steps``; sizes are ``batch`` and ``examples``."""
     rows = []
-    for count, plan in _plans(tasks, steps, learning_rate, **sizes):
+    for count, plan in _plans(tasks, steps, learning_rate, **sizes).items():
         exact = errors(tasks, plan)
         rows.append((count, exact.generalisation, exact.optimisation, exact.excess))
     return pd.DataFrame(rows, columns=["steps", "generalisation", "optimisation", "excess"])
@@ -76,23 +72,19 @@ def errors_over_steps(
 def bounds_over_steps(
     tasks: Quadratics, steps: Sequence[int], learning_rate: float, **sizes: int
 ) -> pd.DataFrame:
-    """``steps``, `TOTALS`, and ``papers_domain`` and ``domain``, where the bounds are proved.
-
-    Sizes are ``batch`` and ``examples``.
-    """
+    """`TOTALS` by ``steps``, and whether the bounds are proved there, as in `errors_over_steps`."""
     rows, known = [], constants(tasks)
-    for count, plan in _plans(tasks, steps, learning_rate, **sizes):
+    for count, plan in _plans(tasks, steps, learning_rate, **sizes).items():
         places = (bounds.in_domain(known, plan, printed=True), bounds.in_domain(known, plan))
         rows.append((count, *totals(tasks, plan).values(), *places))
     return pd.DataFrame(rows, columns=["steps", *TOTALS, "papers_domain", "domain"])
 
 
 def _plans(
-    tasks: Quadratics, steps: Sequence[int], learning_rate: float, *, batch: int, examples: int
-) -> Iterator[tuple[int, Training]]:
-    for count in steps:
-        alike = partial(Training.alike, len(tasks.hessians), count, learning_rate)
-        yield count, alike(batch=batch, examples=examples)
+    tasks: Quadratics, steps: Sequence[int], learning_rate: float, **sizes: int
+) -> dict[int, Training]:
+    total = len(tasks.hessians)
+    return {count: Training.alike(total, count, learning_rate, **sizes) for count in steps}
 
 
 def constants(tasks: Quadratics) -> bounds.Losses:
@@ -122,19 +114,17 @@ def printed_parts(tasks: Quadratics, plan: Training) -> list[dict[str, float]]:
 def repaired_parts(
     tasks: Quadratics, plan: Training, *, weighted: bool = False
 ) -> dict[str, float]:
-    """E_O and E_G as `excess_bound` allows them, of examples on spheres, with known largest noise.
-
-    From `descent_bound`, which needs equal steps and weights, or from `weighted_descent_bound`.
-    """
+    """E_O and E_G as `excess_bound` allows them, of examples on spheres."""
     known, (_, surrogate) = constants(tasks), plan.surrogate
-    value, gradient, apart = tasks.opening(plan, surrogate)
-    parts = bounds.descent_bound((value, gradient, apart), known, plan)
-    if weighted:
+    _, gradient, apart = opening = tasks.opening(plan, surrogate)
+    if not weighted:
+        parts = bounds.descent_bound(opening, known, plan)
+    else:
         uniform = torch.full_like(surrogate, 1 / len(surrogate))
         mean, slope, _ = tasks.opening(plan, uniform)
         off = tasks.opening(plan, uniform - surrogate)[1]
-        opening = (mean, slope, off, gradient + apart)
-        parts = bounds.weighted_descent_bound(opening, known, plan)
+        around = (mean, slope, off, gradient + apart)
+        parts = bounds.weighted_descent_bound(around, known, plan)
     spread = tasks.covariances.diagonal(dim1=1, dim2=2).sum(1).sqrt()
     largest = bounds.Losses(known.smoothness, 2 * known.smoothness * spread, known.heterogeneity)
     return bounds.convex_excess_bound(parts, tasks.floor(plan.examples), largest, plan)

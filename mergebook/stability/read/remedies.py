@@ -28,31 +28,23 @@ def training_gains(
 def by_way(merged: pd.DataFrame, *, kind: str, method: str) -> pd.DataFrame:
     """Means over draws, with the ways of treating task vectors as ``method``.
 
-    Returns:
-        Rows of ``method``, ``seed``, ``task``, ``accuracy`` and ``loss``. ``alike`` is the mean of
-        two merges, of experts that were all trained in the one way, and all in the other.
+    ``alike`` is the mean of two merges, of experts all trained in the one way, and all in the
+    other.
     """
     own = merged[(merged["kind"] == kind) & (merged["method"] == method)]
-    own = own.assign(method=own["way"].replace(dict.fromkeys(("all first", "all second"), ALIKE)))
-    means = own.groupby(["method", "seed", "task"], sort=False)[["accuracy", "loss"]].mean()
-    return means.reset_index()
+    own = own.assign(method=own["way"].replace(["all first", "all second"], ALIKE))
+    keys = ["method", "seed", "task"]
+    return own.groupby(keys, sort=False, as_index=False)[["accuracy", "loss"]].mean()
 
 
 def way_gains(merged: pd.DataFrame, way: str, base: str, *, method: str) -> pd.DataFrame:
-    """Accuracy that one way gains over another: `both_intervals`, in points.
-
-    Returns:
-        A row for each kind of difference; without numbers where it does not have that way.
-    """
-    kinds = merged["kind"].unique()
-    tables = {kind_name(kind): by_way(merged, kind=kind, method=method) for kind in kinds}
-    found = [
-        100 * both_intervals(table, {name: (way, base)})
-        for name, table in tables.items()
-        if {way, base} <= set(table["method"])
-    ]
-    gains: pd.DataFrame = pd.concat(found).reindex([*tables])
-    return gains
+    """Points that one way gains over another, by kind of difference; NaN where it has none."""
+    found = []
+    for kind in merged["kind"].unique():
+        table, pair = by_way(merged, kind=kind, method=method), {kind_name(kind): (way, base)}
+        known = {way, base} <= set(table["method"])
+        found.append(100 * both_intervals(table, pair) if known else pd.DataFrame(index=[*pair]))
+    return pd.concat(found)
 
 
 def kind_name(kind: str) -> str:
@@ -69,11 +61,7 @@ def longer(experts: pd.DataFrame) -> pd.DataFrame:
 
 
 def growth(experts: pd.DataFrame) -> pd.DataFrame:
-    """Slope of log ‖θ_t − θ_0‖ against log K, fitted in every seed and task, means over tasks.
-
-    Returns:
-        One row per seed, one column per optimiser.
-    """
+    """Slope of log ‖θ_t − θ_0‖ against log K by seed and optimiser, means over tasks."""
     keys = ["seed", "optimiser", "task"]
     logs = experts.assign(**{name: np.log(experts[name]) for name in ("steps", "distance")})
     slopes = {
@@ -86,11 +74,8 @@ def growth(experts: pd.DataFrame) -> pd.DataFrame:
 def correlations(coefficients: pd.DataFrame, granularity: str, column: str) -> pd.Series:
     """Spearman's correlation of λ_t with another column over tasks, by seed."""
     own = coefficients[coefficients["granularity"] == granularity]
-    found = {
-        seed: part["coefficient"].corr(part[column], method="spearman")
-        for seed, part in own.groupby("seed")
-    }
-    return pd.Series(found).rename_axis("seed")
+    groups = own.groupby("seed")[["coefficient", column]]
+    return groups.apply(lambda part: part["coefficient"].corr(part[column], method="spearman"))
 
 
 def task_means(coefficients: pd.DataFrame, granularity: str) -> pd.DataFrame:
@@ -100,11 +85,9 @@ def task_means(coefficients: pd.DataFrame, granularity: str) -> pd.DataFrame:
 
 
 def errors(test: pd.DataFrame) -> pd.DataFrame:
-    """The two errors of a model, as far as they can differ between models (nats).
+    """A model's rows with both errors, as far as they can differ between models (nats).
 
-    Returns:
-        Its rows with ``of`` put behind ``method``, ``optimisation``, the training loss, which is
-        E_O but for a constant, and ``generalisation``, test loss less training loss, E_G.
+    The training loss is E_O but for a constant; test loss less training loss is E_G.
     """
     names = test["method"] + test["of"].map(lambda of: f", {of}" if of else "")
     gap = test["loss"] - test["train_loss"]
@@ -112,9 +95,6 @@ def errors(test: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_matching(pairs: pd.DataFrame, pair: str) -> pd.DataFrame:
-    """Rows of the study ``rebasin`` of one kind of pair, with ``method`` to compare.
-
-    ``method`` is ``matched`` or ``as trained``.
-    """
+    """Rows of the study ``rebasin`` of one kind of pair, whose method is matched or as trained."""
     own = pairs[pairs["pair"] == pair]
     return own.assign(method=own["matched"].map({True: "matched", False: "as trained"}))

@@ -14,6 +14,7 @@ import pandas as pd
 from mergebook.lab.runner import REGISTERED
 from mergebook.lab.statistics import interval, plus_minus
 from mergebook.stability.measure.scaling import scaling
+from mergebook.stability.theory.steps import Training
 
 SETTING = ("learning_rate", "batch_size", "share")
 USUAL = {name: REGISTERED[scaling.__name__].settings[name] for name in SETTING}
@@ -36,12 +37,10 @@ def gained(rows: pd.DataFrame, experts: pd.DataFrame) -> pd.DataFrame:
 
 def at(table: pd.DataFrame, **chosen: Any) -> pd.DataFrame:
     """The rows of the usual setting, but for what is chosen."""
-    wanted = {**USUAL, **chosen}
-    kept = np.ones(len(table), dtype=bool)
-    for name, value in wanted.items():
+    for name, value in {**USUAL, **chosen}.items():
         if value is not None:
-            kept &= np.asarray(table[name] == value, dtype=bool)
-    return table[kept]
+            table = table[table[name] == value]
+    return table
 
 
 def spread(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
@@ -104,6 +103,13 @@ def passes(steps: int, batch_size: int = USUAL["batch_size"], share: float = 1.0
     return steps * batch_size / (share * EXAMPLES)
 
 
+def plan_of(setting: Mapping[Any, Any], tasks: int) -> Training:
+    """The training of a merge of the study, as the bounds take it."""
+    examples = round(EXAMPLES * setting["share"])
+    rate, batch = setting["learning_rate"], setting["batch_size"]
+    return Training.alike(tasks, setting["steps"], rate, batch, examples)
+
+
 def agreement(merged: pd.DataFrame, method: str, value: str = "accuracy") -> pd.Series:
     """How often a method and the average change in the same direction, in per cent, by seed.
 
@@ -125,8 +131,7 @@ def agreement(merged: pd.DataFrame, method: str, value: str = "accuracy") -> pd.
 def sweeps(merged: pd.DataFrame) -> list[dict[str, Any]]:
     """One parameter at a time, each at the largest number of steps that all its values have.
 
-    Returns:
-        What to give to `at`: the parameter as None, and the steps.
+    What to give to `at`: the parameter as None, and the steps.
     """
     found: list[dict[str, Any]] = [{"steps": None}]
     for name in SETTING:
@@ -142,21 +147,14 @@ def free(sweep: Mapping[str, Any]) -> str:
 
 
 def shared_tasks(counts: pd.DataFrame, method: str, value: str = "accuracy") -> pd.DataFrame:
-    """Means over the tasks that even the smallest merge holds; high is good, as in `spread`.
-
-    Returns:
-        One row per seed, one column per ``count``.
-    """
+    """Means over the tasks that even the smallest merge holds, by seed and count."""
     rows = counts[counts["method"] == method]
     first = rows[rows["count"] == rows["count"].min()][["seed", "task"]]
     return rows.merge(first).pivot_table(index="seed", columns="count", values=value) * _sign(value)
 
 
 def slopes(counts: pd.DataFrame, method: str, value: str = "accuracy") -> pd.Series:
-    """How a method's lead over the average grows per doubling of the number of tasks, by seed.
-
-    The lead is a mean over all tasks that are merged; of losses it is what is saved.
-    """
+    """How a method's lead over the average grows per doubling of the number of tasks, by seed."""
     means = counts.groupby(["method", "count", "seed"])[value].mean() * _sign(value)
     lead = (means[method] - means["average"]).unstack("count")
     doublings = np.log2(lead.columns.to_numpy(dtype=float))

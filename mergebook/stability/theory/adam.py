@@ -39,14 +39,9 @@ class AdamSteps(Brief):
     residual: float  # the share of ‖θ_K − θ_0‖ outside the span of the gradients, 0..1
 
 
-def adam_steps(
-    gradients: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
-) -> AdamSteps:
-    """The weights of `adam_weights` in short, and what no combination of the gradients reaches.
-
-    The arguments are those of `adam_weights`.
-    """
-    weights = adam_weights(gradients, betas, eps).double()
+def adam_steps(gradients: Tensor) -> AdamSteps:
+    """The weights of `adam_weights` in short, and what no combination of the gradients reaches."""
+    weights = adam_weights(gradients).double()
     mean = weights.mean(1)
     spread = weights.std(1, correction=0) / mean
     return AdamSteps(mean, spread, outside((weights * gradients).sum(0), gradients))

@@ -75,9 +75,9 @@ def printed_gradient_terms(
 
 
 def accumulation(training: Training) -> tuple[Tensor, Tensor, Tensor]:
-    """What A₁, A₂ and A₃ of Theorem 4 are made of, each ``(T,)``.
+    """‖a‖₂²/‖a‖₁², ‖a‖₂² − a_last² and ‖a‖₁ (‖a‖₁ − a_last), of A₁, A₂ and A₃ of Theorem 4.
 
-    ‖a‖₂²/‖a‖₁², ‖a‖₂² − a_last², and ‖a‖₁ (‖a‖₁ − a_last). For SGD: 1/K, K − 1, K (K − 1).
+    Each ``(T,)``. For SGD: 1/K, K − 1, K (K − 1).
     """
     rows = []
     for vector in training.vectors:
@@ -168,11 +168,7 @@ def generalisation_bound(stability: float, second_moment: float, smoothness: flo
 def local_stability(
     losses: Losses, training: Training, *, epochs: bool = False, convex: bool = False
 ) -> Tensor:
-    """s_t of SGD, in place of Lemma 3: growth · 4σ² (n/(n−1))² η² [K (1−b/n)/(bn) + K²/n²].
-
-    Returns:
-        Shape ``(T,)``.
-    """
+    """s_t of SGD for Lemma 3, ``(T,)``: growth · 4σ² (n/(n−1))² η² [K (1−b/n)/(bn) + K²/n²]."""
     counts, steps = training.examples, training.steps
     rate = training.learning_rate * torch.stack([vector.max() for vector in training.vectors])
     drawn = steps**2 / counts**2
@@ -204,14 +200,12 @@ def descent_bound(
     share, second, third = accumulation(training)
     noise = losses.noise**2 / training.batch
     pulls = 3 * (rate * smooth) ** 2 * dissimilarity * float(third.max())
+    way = 1.5 * length * (rate * smooth) ** 2 * float((surrogate * noise) @ second)
     return {
         "start": value,
         "descent": -length / 4 * gradient,
         "noise": length**2 * smooth * float((surrogate**2 * noise) @ share),
-        "noise on the way": 1.5
-        * length
-        * (rate * smooth) ** 2
-        * float((surrogate * noise) @ second),
+        "noise on the way": way,
         "tasks pull apart": length * pulls,
     }
 

@@ -51,7 +51,7 @@ class Quadratics(Brief):
 
     def heterogeneity(self, point: Tensor) -> Tensor:
         """ζ_t at a point: distance of ∇ℓ_t from the tasks' mean gradient, ``(T,)``, no noise."""
-        slopes = self._slopes(point)
+        slopes = self.slopes(point)
         apart: Tensor = (slopes - slopes.mean(0)).norm(dim=1)
         return apart
 
@@ -67,7 +67,7 @@ class Quadratics(Brief):
 
     def opening(self, training: Training, objective: Tensor) -> tuple[float, float, float]:
         """Of f̃ = Σ p_t f_t at θ_0, all expected: f̃, ‖∇f̃‖², and κ² = Σ p_t ‖∇f_t − ∇f̃‖²."""
-        slopes = self._slopes(self.start)
+        slopes = self.slopes(self.start)
         spread = _trace(self.hessians @ self.covariances)
         value = 0.5 * objective @ (_form(self.hessians, self.start - self.centres) + spread)
         noise = self.noise**2 / training.examples
@@ -75,7 +75,8 @@ class Quadratics(Brief):
         second = objective @ (slopes.square().sum(1) + noise)
         return float(value), float(squared), float(second - squared)
 
-    def _slopes(self, point: Tensor) -> Tensor:
+    def slopes(self, point: Tensor) -> Tensor:
+        """∇ℓ_t of every task at a point, ``(T, d)``, without noise."""
         return (self.hessians @ (point - self.centres)[..., None])[..., 0]
 
     @cached_property

@@ -39,11 +39,7 @@ def draw_rows(seen: Tensor, pairs: int, generator: torch.Generator) -> tuple[Ten
 def squared_moves(
     train: Train, examples: Examples, fresh: Examples, rows: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """A(D), and ‖A(D^(j)) − A(D)‖² for some rows j.
-
-    Returns:
-        As ``train`` gives it, and ``(pairs,)`` or ``(pairs, C)``.
-    """
+    """A(D), and ‖A(D^(j)) − A(D)‖² for some rows j, ``(pairs,)`` or ``(pairs, C)``."""
     base = train(examples)
     if not torch.equal(base, train(examples)):
         raise ValueError("training twice on the same examples gave different weights")

@@ -92,13 +92,11 @@ class Training(Brief):
             raise ValueError(f"learning_rate is {self.learning_rate}, expected more than 0")
 
     @classmethod
-    def alike(
-        cls, tasks: int, steps: int, learning_rate: float, *, batch: int, examples: int
-    ) -> "Training":
+    def alike(cls, tasks: int, steps: int, rate: float, batch: int, examples: int) -> "Training":
         """T experts of plain SGD with the same settings, averaged."""
         ones = torch.ones(tasks, dtype=torch.float64)
         vectors = [sgd(steps)] * tasks
-        return cls(learning_rate, vectors, batch * ones, examples * ones, ones / tasks)
+        return cls(rate, vectors, batch * ones, examples * ones, ones / tasks)
 
     @property
     def steps(self) -> Tensor:

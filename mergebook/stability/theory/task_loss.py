@@ -19,7 +19,6 @@ from mergelib.messages.brief import Brief
 from mergelib.problems.calling import transform_of, transformed
 from mergelib.problems.examples import Examples, Inputs
 from mergelib.problems.gradients import (
-    Criterion,
     ExampleGradients,
     LossOfOne,
     Tensors,
@@ -115,19 +114,13 @@ class TaskLoss(Brief):
             yield moved.inputs, moved.pair[1]
 
 
-def task_losses(
-    problem: Problem,
-    state: StateDict,
-    *,
-    criterion: Criterion = F.cross_entropy,
-    batch_size: int = 32,
-) -> dict[str, TaskLoss]:
-    """The loss of every task with data in a problem, around a state, in evaluation mode."""
+def task_losses(problem: Problem, state: StateDict, *, batch_size: int = 32) -> dict[str, TaskLoss]:
+    """The cross-entropy of every task with data, around a state, in evaluation mode."""
     model = copy.deepcopy(problem.model).eval()
     found = {}
     for task, examples in problem.data.items():
         head = copy.deepcopy(problem.heads[task]).eval()
-        point, loss = example_loss(model, state, head, criterion)
+        point, loss = example_loss(model, state, head, F.cross_entropy)
         ready = transformed(examples.inputs, transform_of(problem.transform, task))
         found[task] = TaskLoss(point, loss, Examples(ready, examples.labels), batch_size)
     return found

@@ -35,11 +35,10 @@ def relative_variance(rows: Tensor, weights: Tensor | None = None) -> float:
 
 
 def reduction(before: Tensor, after: Tensor, weights: Tensor | None = None) -> Tensor:
-    """δ: by how much each entry comes closer to its mean, squared, the summand of Eq. 10.
+    """δ, ``(T, n)``: by how much each entry comes closer to its mean, squared, as in Eq. 10.
 
-    Returns:
-        (Δ_tj − Δ̄_j)² less the same of ``after``, ``(T, n)``; its mean over t by the weights is what
-        `task_variance` falls by. The paper sums it over the entries that the mask sets to zero.
+    Its mean over t by the weights is what `task_variance` falls by. The paper sums it over the
+    entries that the mask sets to zero.
     """
     weights = _weights(before, weights)
     return (before - weights @ before).square() - (after - weights @ after).square()
@@ -62,11 +61,7 @@ def elect_rows(rows: Tensor, weights: Tensor | None = None, *, minority: bool = 
 
 
 def dropped_variance(rows: Tensor, drop_rate: float, weights: Tensor | None = None) -> Tensor:
-    """The mean of v over DARE's draws, v_j + p/(1−p) Σ_t w_t (1 − w_t) Δ_tj²: never below v.
-
-    Returns:
-        Shape ``(n,)``.
-    """
+    """The mean of v over DARE's draws, v_j + p/(1−p) Σ_t w_t (1 − w_t) Δ_tj²: never below v."""
     weights = _weights(rows, weights)
     noise = (weights * (1 - weights)) @ rows.square()
     return task_variance(rows, weights) + drop_rate / (1 - drop_rate) * noise

@@ -8,7 +8,7 @@ three faces have a glyph one of them is kept out of training and seen in the tes
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,17 +45,13 @@ FACES = (
 
 @dataclass(frozen=True)
 class Script:
-    """A task's characters and medium."""
+    """Characters, and the media that they are painted in."""
 
     characters: str
     medium: media.Medium
     whole_cell: bool = False  # keep the place within the line, which tells Braille apart
     fill: float = 0.72  # share of the side that a glyph spans before the random scaling
     similarity: float = 0.93  # correlation above which glyphs are look-alikes
-
-    def glyph_set(self) -> "GlyphSet":
-        """The script's distinct glyphs in every face."""
-        return glyph_set(self.characters, self.whole_cell, self.fill, self.similarity)
 
 
 # The order matters: glyphs8 are the first eight, glyphs14 the first fourteen.
@@ -84,12 +80,13 @@ SCRIPTS: dict[str, Script] = {
 
 # Never a task of a suite: Latin and its kin, Armenian, N'Ko, Lao, Ogham, Lisu, Old Italic, …,
 # without the characters that look like one of a task.
-PRETRAINING_CHARACTERS = (
+PRETRAINING = Script(
     "0123456789ABCDEFGHJKLMNOPQRSTVWXYZabdefghjkmnpqrt#$%&*+?@ÆÐÞßæðøĦŒƏƔƢƧƱƷǤȜ"
     "ԱԲԳԴԵԶԷԸԹԺԻԽԾԿՀՁՃՄՅՆՇՉՊՋՌՎՏՐՒՔՖաբգդեէըթժիլխծկձճմնչպջռվտրփքֆ"
     "ɐɟɥɨɫɮɱɷɺɽʃʆʉʕʛʞʡʤʧʪʭߌߍߎߏߐߑߒߓߔߕߖߗߘߚߛߝߞߟߢߣߤߥ"
     "ກຂຄງຈຊຍດຕຖທນບປຜຝພມຣລວສຫອຮᚁᚂᚃᚄᚅᚆᚇᚈᚉᚊᚋᚌᚍᚎᚏᚑᚒᚓᚕᚖᚗᚘᚙᚚꓘꓞꓤꓶ"
-    "℀℃℅ℒℓ№℗℘ℜ℞℥℺⅃⅄⅋𐌂𐌃𐌄𐌅𐌊𐌌𐌎𐌐𐌑𐌒𐌓𐌔𐌕𐌖𐌘𐌚𐌛𐌜𐌝┑┖┛┠┥┯┴┾"
+    "℀℃℅ℒℓ№℗℘ℜ℞℥℺⅃⅄⅋𐌂𐌃𐌄𐌅𐌊𐌌𐌎𐌐𐌑𐌒𐌓𐌔𐌕𐌖𐌘𐌚𐌛𐌜𐌝┑┖┛┠┥┯┴┾",
+    media.plain,
 )
 
 
@@ -134,29 +131,26 @@ class GlyphSet(Brief):
 
 
 @functools.cache
-def glyph_set(
-    characters: str, whole_cell: bool = False, fill: float = 0.72, similarity: float = 0.93
-) -> GlyphSet:
+def glyph_set(script: Script) -> GlyphSet:
     """Every character in every face that has it, without look-alikes and faces that draw alike."""
     rows: list[Tensor] = []
     firsts: list[Tensor] = []
     names, training, testing = [], [], []
-    for character in dict.fromkeys(characters):
-        drawn = _distinct_faces(character, whole_cell, fill)
+    for character in dict.fromkeys(script.characters):
+        drawn = _distinct_faces(character, script.whole_cell, script.fill)
         if not drawn:
             continue
         signature = _signature(drawn[0])
-        if any(float(signature @ other) > similarity for other in firsts):
+        if any(float(signature @ other) > script.similarity for other in firsts):
             continue
-        start = len(rows)
-        index = torch.arange(start, start + len(drawn))
+        index = len(rows) + torch.arange(len(drawn))
         rows.extend(drawn)
         firsts.append(signature)
         names.append(character)
         training.append(index[:-1] if len(drawn) >= 3 else index)
         testing.append(index)
     if not rows:
-        raise ValueError(f"no font face has any of the characters {characters!r}")
+        raise ValueError(f"no font face has any of the characters {script.characters!r}")
     masks = torch.stack(rows)[:, None]
     return GlyphSet(tuple(names), masks, tuple(training), tuple(testing))
 
@@ -264,32 +258,36 @@ def render_task(
     if name not in SCRIPTS:
         raise ValueError(f"unknown script {name!r}; known: {', '.join(SCRIPTS)}")
     script = SCRIPTS[name]
-    glyphs = script.glyph_set()
-    splits = []
-    for part, size in zip(("train", "validation", "test"), sizes, strict=True):
-        generator = Generator().manual_seed(stable_seed("glyphs", name, part, seed))
-        labels = balanced_labels(size, len(glyphs.class_names), generator)
-        held_out = part == "test"
-        images = render(glyphs, labels, script.medium, WILD, generator, held_out=held_out)
-        splits.append((images, labels))
-    return glyphs.class_names, splits
+    counts = dict(zip(("train", "validation", "test"), sizes, strict=True))
+    return _rendered(script, counts, (script.medium,), WILD, ("glyphs", name), seed)
 
 
 def render_pretraining(
     per_class: int, test_per_class: int, seed: int
 ) -> tuple[tuple[str, ...], list[tuple[Tensor, Tensor]]]:
     """Class names and (images, labels) of the training and test split for pretraining."""
-    glyphs = glyph_set(PRETRAINING_CHARACTERS)
-    classes = len(glyphs.class_names)
-    splits = []
-    for part, size in (("train", per_class), ("test", test_per_class)):
-        generator = Generator().manual_seed(stable_seed("pretraining", part, seed))
-        labels = balanced_labels(size * classes, classes, generator)
+    classes = len(glyph_set(PRETRAINING).class_names)
+    counts = {"train": per_class * classes, "test": test_per_class * classes}
+    return _rendered(PRETRAINING, counts, media.PLAIN_MEDIA, CALM, ("pretraining",), seed)
+
+
+def _rendered(
+    script: Script,
+    counts: Mapping[str, int],
+    painted: Sequence[media.Medium],
+    jitter: Jitter,
+    names: tuple[str, ...],
+    seed: int,
+) -> tuple[tuple[str, ...], list[tuple[Tensor, Tensor]]]:
+    """Class names and splits, the media in turn; the test split alone has held-out faces."""
+    glyphs, splits = glyph_set(script), []
+    for part, size in counts.items():
+        generator = Generator().manual_seed(stable_seed(*names, part, seed))
+        labels = balanced_labels(size, len(glyphs.class_names), generator)
         images = torch.empty(len(labels), 3, SIDE, SIDE, dtype=torch.uint8)
-        for index, medium in enumerate(media.PLAIN_MEDIA):
-            chosen = slice(index, None, len(media.PLAIN_MEDIA))
-            images[chosen] = render(
-                glyphs, labels[chosen], medium, CALM, generator, held_out=part == "test"
-            )
+        for index, medium in enumerate(painted):
+            rows, held_out = slice(index, None, len(painted)), part == "test"
+            made = render(glyphs, labels[rows], medium, jitter, generator, held_out=held_out)
+            images[rows] = made
         splits.append((images, labels))
     return glyphs.class_names, splits

@@ -24,10 +24,8 @@ def download(
             with urllib.request.urlopen(url, timeout=60) as response:
                 contents.append(response.read())
         except (OSError, HTTPException) as error:
-            raise ValueError(
-                f"{what} is not in the data folder's subfolder {target.parent.name!r}, and {url} "
-                f"cannot be read: {error}"
-            ) from error
+            place = f"is not in the data folder's subfolder {target.parent.name!r}"
+            raise ValueError(f"{what} {place}, and {url} cannot be read: {error}") from error
     sources = " and ".join(urls)
     try:
         made = make(contents)

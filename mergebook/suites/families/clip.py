@@ -90,18 +90,12 @@ def zero_shot_head(
     prompts = [template.format(name) for name in class_names for template in templates]
     device = clip.text_projection.weight.device
     length = clip.config.text_config.max_position_embeddings
+    options = {"padding": True, "truncation": True, "max_length": length, "return_tensors": "pt"}
     parts = []
     for start in range(0, len(prompts), 256):
-        tokens = tokenizer(
-            prompts[start : start + 256],
-            padding=True,
-            truncation=True,
-            max_length=length,
-            return_tensors="pt",
-        ).to(device)
-        pooled = clip.text_model(
-            input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
-        ).pooler_output
+        tokens = tokenizer(prompts[start : start + 256], **options).to(device)
+        mask = tokens["attention_mask"]
+        pooled = clip.text_model(input_ids=tokens["input_ids"], attention_mask=mask).pooler_output
         parts.append(F.normalize(clip.text_projection(pooled), dim=1))
     embeddings = torch.cat(parts).view(len(class_names), len(templates), -1)
     return Head(embeddings.mean(1), scale=SCALE)

@@ -129,12 +129,10 @@ def load_task(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) ->
     """One set of `mergebook.suites.data.sentences`, tested on sentences that are not trained on."""
     stored = load_sentences(name, data)
     seen = set(stored.train[0])
-    fresh = [i for i, text in enumerate(stored.test[0]) if text not in seen]
-    test_texts = [stored.test[0][i] for i in fresh]
-    test_labels = [stored.test[1][i] for i in fresh]
-    rows = draw(
-        torch.tensor(stored.train[1]), torch.tensor(test_labels), sizes, "sentences", name, seed
-    )
+    fresh = [pair for pair in zip(*stored.test, strict=True) if pair[0] not in seen]
+    test_texts, test_labels = [text for text, _ in fresh], [label for _, label in fresh]
+    labels = torch.tensor(stored.train[1]), torch.tensor(test_labels)
+    rows = draw(*labels, sizes, "sentences", name, seed)
 
     def split(texts: list[str], labels: list[int], rows: Tensor) -> Split:
         return Split(tokenize([texts[row] for row in rows.tolist()]), torch.tensor(labels)[rows])

@@ -21,11 +21,11 @@ from mergebook.sail.costs import (
     loop_flops,
     mmd_flops,
     perceptron_flops,
-    retrain,
     smoothed,
     speed_up,
     steps_to,
 )
+from mergebook.sail.measure.spirals import trained_on
 from mergebook.sail.two_spirals import perceptron, scores, side_by_side, spirals
 from mergelib.evaluation.tasks import Split
 
@@ -125,31 +125,20 @@ def test_networks_side_by_side_train_as_each_does_alone() -> None:
     data = spirals(0)
     nets = [perceptron() for _ in range(2)]
     stack = side_by_side([net.state_dict() for net in nets])
-    together = retrain(
-        stack,
-        range(6),
-        lambda _: scores(stack, data.train)[0].sum(),
-        lambda: scores(stack, data.validation),
-        torch.optim.Adam(stack.parameters(), lr=5e-3),
-        every=2,
-    )
+    together = trained_on(stack, data.train, data.validation, 6, 5e-3, 2)
     assert together.steps == (0, 2, 4, 6)
     for place, net in enumerate(nets):
-        alone = retrain(
-            net,
-            range(6),
-            lambda _, net=net: cross_entropy(net(data.train.inputs), data.train.labels),  # type: ignore[misc]
-            lambda net=net: (  # type: ignore[misc]
-                cross_entropy(net(data.validation.inputs), data.validation.labels),
-                (net(data.validation.inputs).argmax(1) == data.validation.labels).float().mean(),
-            ),
-            torch.optim.Adam(net.parameters(), lr=5e-3),
-            every=2,
-        )
-        for name in ("loss", "accuracy", "gradient"):
-            torch.testing.assert_close(
-                getattr(together, name)[:, place], getattr(alone, name), rtol=1e-4, atol=1e-6
-            )
+        optimiser = torch.optim.Adam(net.parameters(), lr=5e-3)
+        for step in range(7):
+            if step % 2 == 0:
+                outputs, labels = net(data.validation.inputs), data.validation.labels
+                loss = cross_entropy(outputs, labels).item()
+                right = (outputs.argmax(1) == labels).float().mean().item()
+                assert together.loss[step // 2, place].item() == pytest.approx(loss, rel=1e-4)
+                assert together.accuracy[step // 2, place].item() == pytest.approx(right)
+            optimiser.zero_grad()
+            cross_entropy(net(data.train.inputs), data.train.labels).backward()
+            optimiser.step()
 
 
 def test_the_gradients_norm_is_the_slope_in_its_own_direction() -> None:
@@ -165,13 +154,7 @@ def test_the_gradients_norm_is_the_slope_in_its_own_direction() -> None:
             for parameter, part in zip(model.parameters(), slope, strict=True):
                 parameter.add_(step * part / norm)
         losses.append(float(scores(model, data)[0]))
-    found = retrain(
-        model,
-        [],
-        lambda _: torch.tensor(0.0),
-        lambda: scores(model, data),
-        torch.optim.SGD(model.parameters(), lr=0.1),
-    )
+    found = trained_on(model, data, data, 0, 0.1, 1)
     assert (losses[0] - losses[1]) / 2e-5 == pytest.approx(float(norm), rel=1e-4)
     assert float(found.gradient[0, 0]) == pytest.approx(float(norm), rel=1e-3)
 

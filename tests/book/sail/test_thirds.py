@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mergebook.sail import thirds as blocks
-from mergebook.sail.distances import classifier_auc
+from mergebook.sail.distances import classifier_auc, residuals
 
 
 def test_thirds_by_mean_are_in_order_and_disjoint() -> None:
@@ -74,6 +74,6 @@ def test_what_is_taken_out_no_longer_tells_thirds_apart() -> None:
     order = statistic.argsort()
     low, high = order[:50].sort().values, order[-50:].sort().values
     assert classifier_auc(features[low], features[high]) > 0.95
-    rest = blocks.without(features, statistic)
+    (rest,) = residuals((features, statistic))
     assert float((rest.T @ (statistic - statistic.mean())).abs().max()) < 1e-9
     assert 0.3 < classifier_auc(rest[low], rest[high]) < 0.7

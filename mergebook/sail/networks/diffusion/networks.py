@@ -19,36 +19,28 @@ CHANNELS, SIDE = 4, 8  # of the latents of a picture
 TIMES = 64  # sines and cosines of a moment
 
 
-class AutoEncoder(nn.Module):
-    """Images ``(B, 3, 32, 32)`` in -1..1 to latents ``(B, 4, 8, 8)`` and back, convolutional."""
+class AutoEncoder(nn.Sequential):
+    """Images ``(B, 3, 32, 32)`` in -1..1 to latents ``(B, 4, 8, 8)`` and back, convolutional.
+
+    It is an encoder and a decoder.
+    """
 
     def __init__(self, width: int = 32) -> None:
-        super().__init__()
-        self.encoder = nn.Sequential(
+        encoder = nn.Sequential(
             nn.Conv2d(3, width, 3, stride=2, padding=1),
             nn.GELU(),
             nn.Conv2d(width, 2 * width, 3, stride=2, padding=1),
             nn.GELU(),
             nn.Conv2d(2 * width, CHANNELS, 1),
         )
-        self.decoder = nn.Sequential(
+        decoder = nn.Sequential(
             nn.Conv2d(CHANNELS, 2 * width, 3, padding=1),
             nn.GELU(),
             nn.ConvTranspose2d(2 * width, width, 4, stride=2, padding=1),
             nn.GELU(),
             nn.ConvTranspose2d(width, 3, 4, stride=2, padding=1),
         )
-
-    def forward(self, pictures: Tensor) -> Tensor:
-        return self.decode(self.encode(pictures))
-
-    def encode(self, pictures: Tensor) -> Tensor:
-        latents: Tensor = self.encoder(pictures)
-        return latents
-
-    def decode(self, latents: Tensor) -> Tensor:
-        pictures: Tensor = self.decoder(latents)
-        return pictures
+        super().__init__(encoder, decoder)
 
 
 class GatedBlock(nn.Module):

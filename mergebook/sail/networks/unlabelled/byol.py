@@ -11,7 +11,6 @@ tint. The paper's crops, colour jitter, blur and solarisation change a picture f
 import copy
 import math
 from collections.abc import Collection
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +20,8 @@ from mergebook.suites.pretraining import augment
 from mergelib.problems import calling
 from mergelib.training import make_optimiser, seeded, shuffled, train
 
-SHAPE = (3, 32, 32)  # of the pictures that `augment` makes
+HIDDEN = 128  # units of projector's and predictor's hidden layer; the paper has 4,096
+PROJECTION = 32  # size of a projection and of its prediction; the paper has 256
 
 
 class BYOL(nn.Module):
@@ -36,25 +36,16 @@ class BYOL(nn.Module):
         body: nn.Module,  # pictures `(B, ...)` to features `(B, width)`; it is trained in place
         width: int,  # of its features
         *,
-        hidden: int = 128,  # units of projector's and predictor's hidden layer; the paper has 4,096
-        projection: int = 32,  # size of a projection and of its prediction; the paper has 256
         momentum: float = 0.996,  # τ at the start of the training, 0..1
     ) -> None:
         super().__init__()
-        for name, size in {"width": width, "hidden": hidden, "projection": projection}.items():
-            if size < 1:
-                raise ValueError(f"{name} is {size}, expected at least 1")
-        if not 0 <= momentum <= 1:
-            raise ValueError(f"momentum is {momentum}, expected 0..1")
-        self.online = nn.Sequential(body, _perceptron(width, hidden, projection))
-        self.predictor = _perceptron(projection, hidden, projection)
+        self.online = nn.Sequential(body, _perceptron(width))
+        self.predictor = _perceptron(PROJECTION)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.momentum = momentum
 
     def loss(self, first: Tensor, second: Tensor) -> Tensor:
         """Equation 2 in both directions: the sum of two means of 2 − 2 cos, 0..8."""
-        if len(first) < 2:
-            raise ValueError("a batch of one picture: batch norm needs two and more")
         views = (first, second)
         predicted = [self.predictor(self.online(view)) for view in views]
         with torch.no_grad():
@@ -75,18 +66,15 @@ class BYOL(nn.Module):
             slow.mul_(momentum).add_(fast, alpha=1 - momentum)
 
 
-def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+def _perceptron(inputs: int) -> nn.Sequential:
     """The paper's projector and predictor; the output is not normalised."""
-    first = [nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden), nn.ReLU()]
-    return nn.Sequential(*first, nn.Linear(hidden, outputs))
+    first = [nn.Linear(inputs, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU()]
+    return nn.Sequential(*first, nn.Linear(HIDDEN, PROJECTION))
 
 
-def two_views(
-    images: Tensor, generator: torch.Generator, *, mirror: bool = False
-) -> tuple[Tensor, Tensor]:
+def two_views(images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Two random views of every picture, each drawn by `augment`."""
-    _check_pictures(images)
-    flips = torch.full((len(images),), mirror, device=images.device)
+    flips = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     return augment(images, flips, generator), augment(images, flips, generator)
 
 
@@ -99,31 +87,24 @@ def train_byol(
     learning_rate: float,  # of every step
     kept_at: Collection[int],
     seed: int,  # draws whatever is random
-    mirror: bool = False,  # as for `two_views`
-    hidden: int = 128,  # as for `BYOL`
-    projection: int = 32,  # as for `BYOL`
     momentum: float = 0.996,  # as for `BYOL`
 ) -> dict[int, dict[str, Tensor]]:
     """Train a copy of a body by BYOL, with Adam at a constant rate; its state dicts on the way."""
-    _check_pictures(inputs)
     if batch_size < 2 or len(inputs) % batch_size == 1:
         raise ValueError(
             f"{len(inputs)} pictures in batches of {batch_size} give a batch of one picture"
         )
-    if missing := sorted(set(kept_at) - set(range(1, steps + 1))):
-        raise ValueError(f"kept_at holds {missing[0]}, expected 1 to steps, which is {steps}")
     device = next(body.parameters()).device
     pictures = inputs.to(device)
     width = calling.features(body, body.state_dict(), pictures[:2]).shape[1]
     trained = copy.deepcopy(body)
-    options: dict[str, Any] = {"hidden": hidden, "projection": projection, "momentum": momentum}
     with seeded(seed):
-        network = BYOL(trained, width, **options).to(device).train()
+        network = BYOL(trained, width, momentum=momentum).to(device).train()
     generator = torch.Generator(device).manual_seed(seed)
     kept: dict[int, dict[str, Tensor]] = {}
 
     def loss(rows: Tensor) -> Tensor:
-        return network.loss(*two_views(pictures[rows], generator, mirror=mirror))
+        return network.loss(*two_views(pictures[rows], generator))
 
     def follow(step: int, _: float) -> None:
         network.update(step / steps)
@@ -134,10 +115,3 @@ def train_byol(
     optimiser = make_optimiser(network, "adam", learning_rate, fused=True)
     train(network, batches, loss, optimiser, on_step=follow)
     return kept
-
-
-def _check_pictures(images: Tensor) -> None:
-    if not images.is_floating_point():
-        raise TypeError(f"pictures are {images.dtype}, expected floats in -1..1")
-    if images.shape[1:] != SHAPE:
-        raise ValueError(f"pictures have the shape {tuple(images.shape)}, expected (N, 3, 32, 32)")

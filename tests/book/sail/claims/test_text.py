@@ -99,7 +99,7 @@ def made(seed: int) -> dict[str, Tables]:
     for start, number in product(STARTS, (1, 2)):
         spot: dict[str, Any] = {"start": start, "source": number}
         lengths = [{"parameters": draw(), "random": draw()} for _ in range(4)]
-        put(text.NEARNESS, "sources", {**spot, **lengths[0]})
+        put("tinyshakespeare-text_nearness", "sources", {**spot, **lengths[0]})
         for reading, squares in zip(READINGS, lengths[1:], strict=True):
             put(spirals.FILE, "sources", {**spot, "reading": reading, **squares})
     return tables

@@ -151,7 +151,7 @@ def test_every_start_has_the_best_of_its_rates() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ValueError, match="a plan has no steps; it has: width"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'steps'"):
         planned("default", {"steps": 3})
     with pytest.raises(ValueError, match=r"expected 0, 0\.5 and 1 among them"):
         planned("default", {"gammas": [0.0, 1.0]})

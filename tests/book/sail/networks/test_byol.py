@@ -37,7 +37,7 @@ def learn(body: nn.Module, inputs: Tensor, **options: Any) -> dict[int, dict[str
 
 def test_the_loss_by_hand() -> None:
     """The online network swaps two numbers, and the target passes its view on as it is."""
-    network = BYOL(nn.Identity(), 2, hidden=3, projection=2)
+    network = BYOL(nn.Identity(), 2)
     swap = nn.Linear(2, 2, bias=False)
     swap.weight = nn.Parameter(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
     network.online = nn.Sequential(swap)
@@ -54,7 +54,7 @@ def test_the_loss_by_hand() -> None:
 
 
 def test_the_loss_is_symmetric_and_asks_the_target_of_the_other_view() -> None:
-    network = BYOL(nn.Flatten(), 3, hidden=5, projection=4).train()
+    network = BYOL(nn.Flatten(), 3).train()
     first, second = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0))
     assert network.loss(first, second).item() == pytest.approx(network.loss(second, first).item())
     with torch.no_grad():
@@ -68,7 +68,7 @@ def test_the_loss_is_symmetric_and_asks_the_target_of_the_other_view() -> None:
 
 
 def test_the_target_has_no_gradient_and_follows_exactly() -> None:
-    network = BYOL(make_body(), 8, hidden=6, projection=4, momentum=0.75).train()
+    network = BYOL(make_body(), 8, momentum=0.75).train()
     network.loss(*two_views(pictures(4), torch.Generator().manual_seed(0))).backward()
     assert all(p.grad is None and not p.requires_grad for p in network.target.parameters())
     moving = [*network.online.parameters(), *network.predictor.parameters()]
@@ -110,11 +110,6 @@ def test_two_views_differ_and_repeat() -> None:
     assert torch.equal(first, again[0])
     assert torch.equal(second, again[1])
     assert (first - second).abs().flatten(1).mean(1).min() > 0.05
-    mirrored = two_views(images, torch.Generator().manual_seed(0), mirror=True)[0]
-    as_is = torch.isclose(mirrored, first, atol=1e-4).flatten(1).all(1)
-    turned = torch.isclose(mirrored, first.flip(3), atol=1e-4).flatten(1).all(1)
-    assert (as_is ^ turned).all()
-    assert 0 < turned.sum() < 5
 
 
 def test_training_repeats_and_leaves_the_body_alone() -> None:
@@ -157,9 +152,9 @@ def test_training_is_the_papers_loop() -> None:
 
 def test_flops_of_a_step() -> None:
     """Online, a chain of layers trained on both views; of the target, the forward pass."""
-    n, width, hidden, size = 4, 5, 7, 3
+    n, width, hidden, size = 4, 5, 128, 32
     body = nn.Sequential(nn.Flatten(), nn.Linear(3072, width))
-    network = BYOL(body, width, hidden=hidden, projection=size).train()
+    network = BYOL(body, width).train()
     generator = torch.Generator().manual_seed(0)
 
     def step() -> None:
@@ -242,33 +237,8 @@ def test_neighbours_by_brute_force(k: int) -> None:
     assert neighbours_accuracy(train, test, k=k) == right / 10
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"batch_size": 1}, ValueError, "20 pictures in batches of 1 give a batch of one"),
-        ({"batch_size": 19}, ValueError, "20 pictures in batches of 19 give a batch of one"),
-        ({"inputs": pictures(20).byte()}, TypeError, "pictures are torch.uint8, expected floats"),
-        ({"inputs": pictures(20)[..., :16]}, ValueError, r"shape \(20, 3, 32, 16\), expected"),
-        ({"kept_at": [0, 2]}, ValueError, "kept_at holds 0, expected 1 to steps, which is 2"),
-        ({"kept_at": [3]}, ValueError, "kept_at holds 3, expected 1 to steps, which is 2"),
-        ({"hidden": 0}, ValueError, "hidden is 0, expected at least 1"),
-        ({"projection": -1}, ValueError, "projection is -1, expected at least 1"),
-        ({"momentum": 1.5}, ValueError, r"momentum is 1.5, expected 0\.\.1"),
-    ],
-)
-def test_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    given = {"inputs": pictures(20), **options}
-    with pytest.raises(error, match=message):
-        learn(make_body(), **given)
-
-
-def test_a_single_picture_and_strange_probes_are_refused() -> None:
-    network = BYOL(make_body(), 8)
-    with pytest.raises(ValueError, match="a batch of one picture"):
-        network.loss(*two_views(pictures(1), torch.Generator()))
-    train = drawn_features(10, 0)
-    with pytest.raises(ValueError, match="class 7 of the test rows is not among the training"):
-        linear_probe(train, Split(train.inputs[:1], torch.tensor([7])))
-    for k in (0, 11):
-        with pytest.raises(ValueError, match=f"k is {k}, expected 1 to the 10 training rows"):
-            neighbours_accuracy(train, train, k=k)
+@pytest.mark.parametrize("size", [1, 19])
+def test_batches_of_one_picture_are_refused(size: int) -> None:
+    message = f"20 pictures in batches of {size} give a batch of one"
+    with pytest.raises(ValueError, match=message):
+        learn(make_body(), pictures(20), batch_size=size)

@@ -111,7 +111,7 @@ def test_an_autoencoder_learns_to_give_back() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         coder = AutoEncoder(8)
-    assert coder.encode(pictures).shape == (8, 4, 8, 8)
+    assert coder[0](pictures).shape == (8, 4, 8, 8)
     assert coder(pictures).shape == pictures.shape
     losses = train(
         coder,

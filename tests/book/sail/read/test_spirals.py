@@ -7,6 +7,7 @@ import pytest
 
 from mergebook.sail.costs import Account
 from mergebook.sail.read import spirals
+from mergebook.sail.read.reached import speed_ups
 
 CELL = {"seed": 0, "reading": "random", "start": "own"}
 
@@ -60,7 +61,7 @@ def test_speed_ups_count_the_distances_in_b_and_the_sources_in_c() -> None:
     table = spirals.compared()
 
     def speed(account: Account, method: str) -> float:
-        return float(spirals.speed_ups(table, "easy", account, method)["speed"].item())
+        return float(speed_ups(table, "easy", account, method)["speed"].item())
 
     assert speed("A", "theorem") == 2
     extra = 4 * pairs
@@ -68,7 +69,7 @@ def test_speed_ups_count_the_distances_in_b_and_the_sources_in_c() -> None:
     extra += 2 * 300 * own
     assert speed("C", "theorem") == pytest.approx(math.log2(200 * step / (50 * step + extra)))
     assert speed("B", "uniform") == pytest.approx(math.log2(200 / 300))
-    never = spirals.speed_ups(table, "easy", "A", "uniform")
+    never = speed_ups(table, "easy", "A", "uniform")
     assert not never["reached"].any()
     assert never["rival_reached"].all()
 

@@ -9,6 +9,7 @@ import pytest
 
 from mergebook.sail.costs import Account
 from mergebook.sail.read import sweeps
+from mergebook.sail.read.reached import speed_ups
 
 CELL = {"seed": 0, "start": "own"}
 
@@ -42,13 +43,12 @@ def test_mixtures(tables: dict[str, pd.DataFrame]) -> None:
         tables[f"{name} curves"] = pd.DataFrame(rows).assign(start=start)
         tables[f"{name} distances"] = pd.DataFrame(distances).assign(start=start)
     tables[f"{thirds} curves"] = pd.DataFrame(rows).assign(choose=-1.0)
-    both = sweeps.weights()
+    both = sweeps.mixed()
     assert sweeps.slopes(both, "own", "thirds").tolist() == [pytest.approx(0)]
     assert sweeps.slopes(both, "re-basin").tolist() == [pytest.approx(0.5)]
     weights = both[(both["parts"] == "texts") & (both["start"] == "own")]
-    assert weights.pivot(index="share", columns="kind", values="gamma").to_numpy().tolist() == [
-        *([0.0, 0.0], [0.5, 0.5], [0.5, 1.0])
-    ]
+    wide = weights.pivot(index="share", columns="method", values="gamma")[["best", "theorem"]]
+    assert wide.to_numpy().tolist() == [*([0.0, 0.0], [0.5, 0.5], [0.5, 1.0])]
     assert sweeps.slopes(both, "own").tolist() == [pytest.approx(0.5)]
     mixed = (
         sweeps.mixed()
@@ -105,7 +105,7 @@ def test_another_corpus(
     assert steps.to_dict() == pytest.approx({**hours, "uniform": math.nan}, nan_ok=True)
 
     def speed(account: Account, method: str) -> list[float]:
-        return sweeps.speed_ups(table, "easy", account, method)["speed"].tolist()
+        return list(speed_ups(table, "easy", account, method)["speed"])
 
     assert speed("A", "theorem") == [2.0, 2.0]
     assert speed("B", "theorem") == [pytest.approx(math.log2(4000 / 1600))] * 2

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mergebook.sail.measure import clusters
-from mergebook.sail.read import text
+from mergebook.sail.read import spirals, text
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def test_the_printed_formula_leaves_the_rest_of_one(monkeypatch: pytest.MonkeyPa
 def test_distances_from_an_optimum_in_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = {"seed": 3, "start": "own"}
     rows = [{**cell, "source": i, "parameters": math.e**i, "random": 1.0} for i in (1, 2)]
-    monkeypatch.setattr(text, "load_table", lambda name, part: pd.DataFrame(rows))
-    found = text.nearness_in_text()
+    monkeypatch.setattr(spirals, "load_table", lambda name, part: pd.DataFrame(rows))
+    found = text.nearness()
     assert set(found.columns) == {*cell, "source", "point", "log"}
     logs = found.set_index(["source", "point"])["log"]
     assert logs[1, "source"] == pytest.approx(1)

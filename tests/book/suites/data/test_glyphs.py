@@ -13,6 +13,10 @@ SIZES = (40, 10, 30)
 Splits = Sequence[tuple[Tensor, Tensor]]
 
 
+def distinct(characters: str) -> glyphs.GlyphSet:
+    return glyphs.glyph_set(glyphs.Script(characters, media.plain))
+
+
 def same(first: Splits, second: Splits) -> bool:
     pairs = zip((t for s in first for t in s), (t for s in second for t in s), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
@@ -51,14 +55,14 @@ def test_a_medium_is_used_once() -> None:
 
 
 def test_look_alikes_are_dropped() -> None:
-    assert glyphs.glyph_set("AΑАB").class_names == ("A", "B")  # Latin, Greek and Cyrillic A
+    assert distinct("AΑАB").class_names == ("A", "B")  # Latin, Greek and Cyrillic A
 
 
 def test_a_face_is_held_out_where_three_have_the_glyph() -> None:
-    held = glyphs.glyph_set("Ж")
+    held = distinct("Ж")
     assert len(held.testing[0]) >= 3
     assert held.testing[0].tolist()[:-1] == held.training[0].tolist()
-    both = glyphs.glyph_set("ⴱ")  # Tifinagh stands in two faces only
+    both = distinct("ⴱ")  # Tifinagh stands in two faces only
     assert len(both.testing[0]) == 2
     assert torch.equal(both.testing[0], both.training[0])
 
@@ -105,7 +109,7 @@ def test_only_test_splits_allow_held_out_faces(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_neighbours_are_added_beside_the_glyph() -> None:
-    drawn = glyphs.glyph_set("ЖШЮ")
+    drawn = distinct("ЖШЮ")
     labels = torch.zeros(50, dtype=torch.int64)
     still = glyphs.Jitter(angle=0, zoom=(1.4, 1.4), shear=0, shift=0)
     crowded = dataclasses.replace(still, crowd=1.0)
@@ -135,11 +139,11 @@ def signatures(drawn: glyphs.GlyphSet, rows: Iterable[int | Tensor]) -> Tensor:
 
 
 def test_pretraining_glyphs_do_not_look_like_those_of_a_task() -> None:
-    pretraining = glyphs.glyph_set(glyphs.PRETRAINING_CHARACTERS)
+    pretraining = glyphs.glyph_set(glyphs.PRETRAINING)
     firsts = signatures(pretraining, [rows[0] for rows in pretraining.training])
     for script in glyphs.SCRIPTS.values():
-        assert not set(script.characters) & set(glyphs.PRETRAINING_CHARACTERS)
-        task = script.glyph_set()
+        assert not set(script.characters) & set(glyphs.PRETRAINING.characters)
+        task = glyphs.glyph_set(script)
         likeness = firsts @ signatures(task, range(len(task.masks))).T
         assert float(likeness.max()) < 0.97
 
@@ -159,7 +163,7 @@ def test_unknown_script_lists_the_known() -> None:
 
 def test_characters_without_a_face_are_refused() -> None:
     with pytest.raises(ValueError, match="no font face"):
-        glyphs.glyph_set("漢")
+        distinct("漢")
 
 
 def test_blur_keeps_constants_and_mass() -> None:
