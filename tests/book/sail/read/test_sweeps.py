@@ -82,9 +82,7 @@ def test_asymmetry(tables: dict[str, pd.DataFrame]) -> None:
     assert falls.to_numpy().tolist() == [[pytest.approx(0.8), pytest.approx(0.4)]], "α < 1 alone"
 
 
-def test_another_corpus(
-    tables: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_corpus(tables: dict[str, pd.DataFrame], monkeypatch: pytest.MonkeyPatch) -> None:
     goal = 2.5
     monkeypatch.setattr(sweeps, "goals_of_text", lambda _: {"easy": goal, "hard": 0.0})
     hours = {"scratch": 40, "theorem": 10, "nearest source": 20, "uniform": 99}
