@@ -462,7 +462,7 @@ assert (round(min(behind)), round(max(behind))) == (6, 28)
 # a reason: here there is none. Learn maps only where their cost is small beside the training. And compare with random weights *and* with one source alone;
 # without the second row a table of starts says that training helps.
 #
-# These are GPTs of 30 to 210 thousand parameters, one mixture of two texts, five seeds. Rates were tuned on one other seed. Crossings of goals are read on the half
+# These are GPTs of 30 to 210 thousand parameters, one mixture of two texts, five seeds. Rates were tuned on two other seeds (`mergebook measure tinyshakespeare-starts_tuning-rates`). Crossings of goals are read on the half
 # that judges. Larger sizes are [one command](run-full), and have not been run.
 #
 # ## Exercises

@@ -300,7 +300,14 @@ def test_studies_use_no_method_that_they_do_not_name(
     }
     # They train long, take pairs, points or a text, or need BatchNorm.
     left_out = {"calibration", "fusion", "feature_scale", "thresholds", "tuning", "batch_norm"}
-    left_out |= {"starts_tuning", "kept_scratch", "silhouettes", "merge_stability"}
+    left_out |= {
+        "starts_tuning",
+        "text_goals",
+        "spirals_goals",
+        "kept_scratch",
+        "silhouettes",
+        "merge_stability",
+    }
     left_out |= {"spirals", "gamma_sweep", "overlap", "mixture", "cross_corpus"}
     left_out |= {"kept", "encoder", "arms", "factorial", "risk", "clusters", "text_map"}
     left_out |= {"text_kernels", "text_nearness", "mixture_weights"}

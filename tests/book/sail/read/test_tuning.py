@@ -82,9 +82,12 @@ def test_coarser_rates_of_warm_starts_cost_little(size: str, arm: str) -> None:
 
 
 def test_rates_are_near_the_best_of_their_grids() -> None:
-    """All that a primary check needs; the other two lose more than the tolerance."""
+    """But for two, of which chapter 53 names the one that a primary check needs."""
     table = module.excess()
-    assert table["choose"].min() >= 0
-    assert {*table["modality"]} == {"GPT", "ResNet", "ResNet, halves"}
+    assert {*table["modality"]} == {*module.CROSSED}
+    assert table["choose"].min() == 0 and (table["usual"] == table["best"]).mean() > 0.5
     behind = table[table["choose"] > table["tolerance"]]
-    print(behind)
+    assert behind[["modality", "size", "arm"]].to_numpy().tolist() == [
+        ["GPT", "half wider", "scratch, published"],
+        ["ResNet", "deeper", "nearest source"],
+    ]
