@@ -94,8 +94,8 @@ if not small:
 # %% tags=["remove-cell"]
 from mergebook.sail.read import tuning
 
-behind = tuning.excess().set_index(["study", "modality", "size", "arm"])["choose"]
-behind = behind["arms", "ResNet", "deeper"].round(2)
+behind = tuning.excess().query("study == 'arms' and modality == 'ResNet' and size == 'deeper'")
+behind = behind.set_index("arm")["choose"].round(2)
 assert behind.to_dict() == {"SAIL": 0.0, "scratch": 0.0, "nearest source": 0.06}
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss on the way from several starts, for three of eight targets. Means and 95 % intervals over five seeds.", "name": "fig-vision-curves"}, "image": {"alt": "CIFAR-10: SAIL and the nearest source lie on each other, far below scratch. SVHN: SAIL and the nearest source fall with scratch, or behind it; the farther source alone is far ahead of all. MNIST: all starts fall to the same level, scratch last."}}
