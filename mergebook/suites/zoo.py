@@ -48,6 +48,11 @@ def load_zoo(
         seed: draws the heads' examples and the order of training; by default the suite's.
         device: where to train, and where the zoo's tensors lie.
         **options: of a family with public experts, e.g. ``experts``, their folders.
+
+    Raises:
+        ValueError: a suite of no family, an unknown model, one for another kind of data, a recipe
+            out of range, or one for experts that are not fine-tuned here.
+        TypeError: an option that the family does not have.
     """
     family = family_of(suite.name)
     model = family.model if model is None else model

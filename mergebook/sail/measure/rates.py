@@ -42,8 +42,9 @@ _FROM_WEIGHTS = (
 )
 _MAIN = ("nearest source", "SAIL")
 _PICTURED = ("scratch", "scratch, published", *_FROM_WEIGHTS)
-# Features without labels, the farther source and LiGO's maps of pictures have the rates of arms
-# that are alike; no grid was tried for them.
+# `excess` tells which arms were tried. No grid was tried for features without labels, for the size
+# "deepest", for the farther source, for "scratch, published" and learned maps of pictures, nor at
+# "deeper" for more than scratch, the nearest source and SAIL: these have rates of arms alike.
 _DEFAULT = (
     Row(_GPT, ("scratch", "scratch, published"), Rates(1e-3)),
     Row(_GPT, ("nearest source", "Net2Net", "greedy soup", "bert2BERT", "SAIL"), Rates(1e-3)),

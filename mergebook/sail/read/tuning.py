@@ -123,7 +123,7 @@ def excess() -> pd.DataFrame:
         for study, usual in places.items():
             if usual is not None:
                 same = losses.xs(usual.training, level="training")
-                loss = same[usual.maps] if usual.maps in same else same.iloc[0]
+                loss = same[usual.maps] if usual.maps else same.item()  # starts without maps
                 own = {"usual": usual.training, "choose": loss - losses.min()}
                 found.append({"study": study} | cell | own)
     return pd.DataFrame(found)

@@ -69,7 +69,7 @@ def exponents(gains: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> pd.Dat
     """
     rows = {}
     swept = {sweep.free(varied): varied for varied in sweep.sweeps(gains)}
-    del swept["learning_rate"]
+    swept.pop("learning_rate", None)
     for column, varied in swept.items():
         parts = sweep.spread(sweep.at(gains, **varied), column, "generalisation")
         wide = -parts.groupby("seed").mean()

@@ -21,6 +21,7 @@ from mergelib.problems import calling
 from mergelib.training import make_optimiser, seeded, shuffled, train
 
 HIDDEN = 128  # units of projector's and predictor's hidden layer; the paper has 4,096
+SHAPE = (3, 32, 32)  # of the pictures that `augment` makes
 PROJECTION = 32  # size of a projection and of its prediction; the paper has 256
 
 
@@ -39,6 +40,8 @@ class BYOL(nn.Module):
         momentum: float = 0.996,  # τ at the start of the training, 0..1
     ) -> None:
         super().__init__()
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"momentum is {momentum}, expected 0..1")
         self.online = nn.Sequential(body, _perceptron(width))
         self.predictor = _perceptron(PROJECTION)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
@@ -46,6 +49,8 @@ class BYOL(nn.Module):
 
     def loss(self, first: Tensor, second: Tensor) -> Tensor:
         """Equation 2 in both directions: the sum of two means of 2 − 2 cos, 0..8."""
+        if len(first) < 2:
+            raise ValueError("a batch of one picture: batch norm needs two and more")
         views = (first, second)
         predicted = [self.predictor(self.online(view)) for view in views]
         with torch.no_grad():
@@ -74,6 +79,7 @@ def _perceptron(inputs: int) -> nn.Sequential:
 
 def two_views(images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Two random views of every picture, each drawn by `augment`."""
+    _check_pictures(images)
     flips = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     return augment(images, flips, generator), augment(images, flips, generator)
 
@@ -90,10 +96,13 @@ def train_byol(
     momentum: float = 0.996,  # as for `BYOL`
 ) -> dict[int, dict[str, Tensor]]:
     """Train a copy of a body by BYOL, with Adam at a constant rate; its state dicts on the way."""
+    _check_pictures(inputs)
     if batch_size < 2 or len(inputs) % batch_size == 1:
         raise ValueError(
             f"{len(inputs)} pictures in batches of {batch_size} give a batch of one picture"
         )
+    if missing := sorted(set(kept_at) - set(range(1, steps + 1))):
+        raise ValueError(f"kept_at holds {missing[0]}, expected 1 to steps, which is {steps}")
     device = next(body.parameters()).device
     pictures = inputs.to(device)
     width = calling.features(body, body.state_dict(), pictures[:2]).shape[1]
@@ -115,3 +124,10 @@ def train_byol(
     optimiser = make_optimiser(network, "adam", learning_rate, fused=True)
     train(network, batches, loss, optimiser, on_step=follow)
     return kept
+
+
+def _check_pictures(images: Tensor) -> None:
+    if not images.is_floating_point():
+        raise TypeError(f"pictures are {images.dtype}, expected floats in -1..1")
+    if images.shape[1:] != SHAPE:
+        raise ValueError(f"pictures have the shape {tuple(images.shape)}, expected (N, 3, 32, 32)")

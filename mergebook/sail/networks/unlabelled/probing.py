@@ -15,6 +15,8 @@ def linear_probe(train: Split, *tests: Split, C: float = 0.1) -> list[tuple[floa
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
+    for test in tests:
+        _check_classes(train, test)
     model = make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=1000))
     model.fit(*_arrays(train))
     found = []
@@ -30,8 +32,15 @@ def neighbours_accuracy(train: Split, test: Split, *, k: int = 20) -> float:
     """Accuracy (0..1) on test rows of a vote of the k training rows of the largest cosine."""
     from sklearn.neighbors import KNeighborsClassifier
 
+    if not 1 <= k <= len(train):
+        raise ValueError(f"k is {k}, expected 1 to the {len(train)} training rows")
     model = KNeighborsClassifier(k, metric="cosine").fit(*_arrays(train))
     return float(model.score(*_arrays(test)))
+
+
+def _check_classes(train: Split, test: Split) -> None:
+    if strange := sorted(set(test.labels.tolist()) - set(train.labels.tolist())):
+        raise ValueError(f"class {strange[0]} of the test rows is not among the training rows")
 
 
 def _arrays(rows: Split) -> tuple[np.ndarray, np.ndarray]:

@@ -237,8 +237,31 @@ def test_neighbours_by_brute_force(k: int) -> None:
     assert neighbours_accuracy(train, test, k=k) == right / 10
 
 
-@pytest.mark.parametrize("size", [1, 19])
-def test_batches_of_one_picture_are_refused(size: int) -> None:
-    message = f"20 pictures in batches of {size} give a batch of one"
-    with pytest.raises(ValueError, match=message):
-        learn(make_body(), pictures(20), batch_size=size)
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"batch_size": 1}, ValueError, "20 pictures in batches of 1 give a batch of one"),
+        ({"batch_size": 19}, ValueError, "20 pictures in batches of 19 give a batch of one"),
+        ({"inputs": pictures(20).byte()}, TypeError, "pictures are torch.uint8, expected floats"),
+        ({"inputs": pictures(20)[..., :16]}, ValueError, r"shape \(20, 3, 32, 16\), expected"),
+        ({"kept_at": [0, 2]}, ValueError, "kept_at holds 0, expected 1 to steps, which is 2"),
+        ({"kept_at": [3]}, ValueError, "kept_at holds 3, expected 1 to steps, which is 2"),
+        ({"momentum": 1.5}, ValueError, r"momentum is 1.5, expected 0\.\.1"),
+    ],
+)
+def test_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    given = {"inputs": pictures(20), **options}
+    with pytest.raises(error, match=message):
+        learn(make_body(), **given)
+
+
+def test_a_single_picture_and_strange_probes_are_refused() -> None:
+    network = BYOL(make_body(), 8)
+    with pytest.raises(ValueError, match="a batch of one picture"):
+        network.loss(*two_views(pictures(1), torch.Generator()))
+    train = drawn_features(10, 0)
+    with pytest.raises(ValueError, match="class 7 of the test rows is not among the training"):
+        linear_probe(train, Split(train.inputs[:1], torch.tensor([7])))
+    for k in (0, 11):
+        with pytest.raises(ValueError, match=f"k is {k}, expected 1 to the 10 training rows"):
+            neighbours_accuracy(train, train, k=k)
