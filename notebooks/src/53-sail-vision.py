@@ -336,7 +336,7 @@ for target, low, high in (("cifar100", 0.09, 0.15), ("tiny_imagenet20", 0.325, 0
 # ## Every start at one size
 #
 # (vision-ends)=
-# On CIFAR-10 at width 12 all starts were tried, at rates tuned for each, and sources with starts of their own, too:
+# On CIFAR-10 at width 12 all starts were trained, most at a rate near the best of three, and sources with starts of their own, too:
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss at equal cost above that of the nearest half alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-vision-ends"}, "image": {"alt": "All marks lie right of zero: the farther source, Net2Net, SAIL and the source at its own size by one to five hundredths, uniform, LiGO and learned SAIL by five to seven. With own starts bars are wide, and only the uniform average is clear of zero."}}
 cell = halves[(halves["target"] == "cifar10") & (halves["size"] == "half wider")]
