@@ -20,7 +20,7 @@ comma := ,
 SITE  := _build/html
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test faults oldest lint notebooks executed compared nbval alternate book site site-test demo bench table1 constraints clean
+.PHONY: help setup test faults bare oldest lint notebooks executed compared nbval alternate book site site-test demo bench table1 constraints clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,14 @@ test: $(READY) ## run the tests of the package, the notebooks' pairing and the t
 
 faults: $(READY) ## the long suites of kills, races and damaged files (MERGELIB_FAULTS=0.1: a tenth of them)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/library/faults
+
+bare: ## run the library's tests against the built wheel with what it requires and nothing more
+	rm -rf .venv-bare build
+	$(PYTHON) -m venv .venv-bare
+	.venv-bare/bin/pip wheel -q --disable-pip-version-check --no-deps -w .venv-bare/dist .
+	.venv-bare/bin/pip install -q --disable-pip-version-check $(addprefix -c ,$(CONSTRAINTS)) \
+		.venv-bare/dist/*.whl pytest pytest-xdist hypothesis
+	OMP_NUM_THREADS=1 .venv-bare/bin/pytest $(TEST_ARGS) tests/library
 
 oldest: ## run the tests with the oldest versions that pyproject.toml allows
 	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt

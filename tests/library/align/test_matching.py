@@ -6,7 +6,6 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -22,6 +21,7 @@ from tests.library.align.families import (
     weights,
 )
 
+load_digits = pytest.importorskip("sklearn.datasets").load_digits
 State = dict[str, Tensor]
 
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import gmean
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from mergelib.cogram.representatives import KINDS, prototypes
+
+gmean = pytest.importorskip("scipy.stats").gmean
+KMeans = pytest.importorskip("sklearn.cluster").KMeans
 
 
 def batch(size: int = 30, classes: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:

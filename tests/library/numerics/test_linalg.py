@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
 from torch import Tensor
 
 from mergelib.numerics.linalg import low_rank, simplex_projection, truncated_svd
@@ -198,7 +197,7 @@ def test_simplex_projection_is_the_nearest_point(values: list[float]) -> None:
     point = simplex_projection(goal)
     assert float(point.sum()) == pytest.approx(1)
     assert (point >= 0).all()
-    solved = minimize(
+    solved = pytest.importorskip("scipy.optimize").minimize(
         lambda w: float(np.square(w - goal.numpy()).sum()),
         np.full(len(values), 1 / len(values)),
         method="SLSQP",

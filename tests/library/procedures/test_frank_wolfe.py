@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize as scipy_minimize
 from torch import Tensor, nn
 
 import mergelib as ml
@@ -56,7 +55,7 @@ def best_over_hull(vertices: dict[str, State], objective: Quadratic) -> float:
     def value(weights: np.ndarray) -> float:
         return 0.5 * objective.curvature * float(np.square(weights @ corners - goal).sum())
 
-    found = scipy_minimize(
+    found = pytest.importorskip("scipy.optimize").minimize(
         value,
         np.full(len(corners), 1 / len(corners)),
         method="SLSQP",

@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize, nnls
 from torch import Tensor
 
 from mergelib.sail import proximal
@@ -31,6 +30,7 @@ def configuration(seed: int, *, most: int = 8) -> Tensor:
 @pytest.mark.parametrize("constraint", ["simplex", "affine"])
 def test_two_hundred_configurations_against_least_squares(constraint: str) -> None:
     """One heavy row of ones: the sum of weights."""
+    nnls = pytest.importorskip("scipy.optimize").nnls
     for seed in range(200):
         points = configuration(seed)
         system = np.vstack([points.T.numpy(), 1e5 * np.ones(len(points))])
@@ -46,6 +46,7 @@ def test_two_hundred_configurations_against_least_squares(constraint: str) -> No
 
 
 def test_two_hundred_configurations_against_sequential_programming() -> None:
+    minimize = pytest.importorskip("scipy.optimize").minimize
     for seed in range(200):
         points = configuration(seed).numpy()
         count = len(points)
@@ -74,6 +75,7 @@ def test_two_sources_in_closed_form() -> None:
 
 
 def test_more_sources_than_are_enumerated() -> None:
+    nnls = pytest.importorskip("scipy.optimize").nnls
     generator = torch.Generator().manual_seed(0)
     for count, size in ((13, 30), (20, 5)):
         points = torch.randn(count, size, generator=generator, dtype=D) + 0.3

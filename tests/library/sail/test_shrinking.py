@@ -16,6 +16,8 @@ from tests.library.align.families import gpt2
 from tests.library.sail.families import gpt, mlp, perturbed, resnet, vit
 from tests.library.sail.families import inputs as inputs_of
 
+pytest.importorskip("scipy")
+
 
 def chain(*layers: nn.Module) -> nn.Module:
     return perturbed(nn.Sequential(*layers))
