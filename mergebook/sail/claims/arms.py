@@ -109,6 +109,9 @@ def together(load: Load) -> Iterator[Comparison]:
     for words, cell, rows in _cells(_of_main_size(_all(load))):
         says = f"{words}: lower loss than the nearest source alone, at equal cost"
         yield _final(rows, cell, "SAIL", "nearest source", says, "primary")
+        if arms.SAME_RATE in {*rows["arm"]}:
+            says = f"{words}: lower loss than the {arms.SAME_RATE}, at equal cost"
+            yield _final(rows, cell, "SAIL", arms.SAME_RATE, says, "secondary")
     table = _of_main_size(_timed(load))
     averaged: dict[str, Any] = {"speed_ups": _over_targets, "keys": SEED, "role": "secondary"}
     for account in get_args(Account):
@@ -173,7 +176,7 @@ def fading(load: Load) -> Iterator[Comparison]:
     correlation in each seed says how sure the order of these eight targets is.
     """
     table = load(arms.pictured)
-    for arm, goal in product(("SAIL", "nearest source"), GOALS):
+    for arm, goal in product(("SAIL", "nearest source", arms.SAME_RATE), GOALS):
         rows = arms.speed_ups(table, goal, "A", arm)
         rows = rows[(rows["modality"] == "ResNet") & (rows["start"] == "shared")]
         if rows.empty:  # without that goal

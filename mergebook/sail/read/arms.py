@@ -18,7 +18,8 @@ SCALES = "tinyshakespeare-arms-scale"  # of texts, random weights of several sca
 TEXT = ("tinyshakespeare-arms", SCALES)
 COPIES = ("tinyshakespeare-arms-copies",)  # of texts, learned maps whose copies never part
 LASTING = (SCALES, "tinyshakespeare-arms-longer")  # of texts, until scratch slows down
-PICTURES = ("vision8-arms", "vision8-arms-farther", "vision8-arms-drawn")
+PICTURES = tuple(f"vision8-arms{part}" for part in ("", "-tuned", "-farther", "-drawn"))
+SAME_RATE = "nearest source, at SAIL's rate"  # of pictures, where its own best rate is another
 HALVES = (
     *("vision14-arms", "vision14-arms-sizes"),  # of all cells, the main arms
     *("vision14-arms-others", "vision14-arms-drawn", "vision14-arms-learned"),  # of one, the rest
@@ -36,6 +37,7 @@ BASELINES = (
 _CELL = ["modality", "target", "seed", "start", "size"]
 _ENDS = {"loss": "judge", "choose": "choose", "accuracy": "accuracy"}
 _TUNED = {"scratch": "scratch, usual scale", "scratch, tuned": "scratch"}  # names of GPTs' arms
+_RENAMED = {"vision8-arms": {"nearest source": SAME_RATE}}  # by result
 _NO_SOURCE = [*_TUNED.values(), *(name for name, arm in ARMS.items() if not arm.weights)]
 _ONE_SOURCE = [*_NO_SOURCE, *(name for name, arm in ARMS.items() if arm.weights == "nearest")]
 
@@ -63,7 +65,8 @@ def curves(results: Sequence[str]) -> pd.DataFrame:
 
 def _loaded(results: Sequence[str], part: str) -> pd.DataFrame:
     """Rows of all results, with modality and target, which those of texts do not have."""
-    rows = pd.concat([load_table(name, part) for name in results], ignore_index=True)
+    tables = [load_table(name, part).replace({"arm": _RENAMED.get(name, {})}) for name in results]
+    rows = pd.concat(tables, ignore_index=True)
     missing = {"modality": "GPT", "target": ""}
     rows = rows.assign(**{name: word for name, word in missing.items() if name not in rows})
     if "arm" in rows:
