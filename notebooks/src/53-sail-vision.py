@@ -87,9 +87,10 @@ if not small:
 # ResNets of width 8 with four blocks: one has learned the photographs of Tiny ImageNet, the other rendered scripts. Both are grown to eight
 # blocks by maps that keep their function ([](50-growing)), and every start gets the same new head and 160 steps of Adam on one of
 # eight sets.
-# All train at a rate of 0.003. Of the rates 0.001, 0.003 and 0.01, tried on two other seeds of CIFAR-10 and SVHN, it is the best for SAIL, and
-# within 0.01 nats of the best for scratch. **The nearest source is 0.06 nats lower after 100 steps at 0.01**, so that these
-# eight sets overstate SAIL's lead over it (`mergebook measure vision8-starts_tuning-rates`).
+# The learning rate is the best of 0.001, 0.003 and 0.01 on two other seeds of CIFAR-10 and SVHN
+# (`mergebook measure vision8-starts_tuning-rates`): 0.003 for SAIL and for training from scratch, 0.01 for the nearest
+# source. The higher rate helps the nearest source in its first steps only. After all 160 steps on the eight sets it ends at
+# 0.761 nats with 0.01 and at 0.756 with 0.003, so the choice does not favour SAIL.
 
 # %% tags=["remove-cell"]
 from mergebook.sail.read import tuning
@@ -98,7 +99,13 @@ behind = tuning.excess().query("study == 'arms' and modality == 'ResNet' and siz
 behind = behind.set_index("arm")["choose"].round(2)
 assert behind.to_dict() == {"SAIL": 0.0, "scratch": 0.0, "nearest source": 0.06}
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss on the way from several starts, for three of eight targets. Means and 95 % intervals over five seeds.", "name": "fig-vision-curves"}, "image": {"alt": "CIFAR-10: SAIL and the nearest source lie on each other, far below scratch. SVHN: SAIL and the nearest source fall with scratch, or behind it; the farther source alone is far ahead of all. MNIST: all starts fall to the same level, scratch last."}}
+from mergebook.sail.read import arms
+
+ends = arms.pictured().groupby("arm")["loss"].mean().round(3)
+assert ends["nearest source"] == 0.761
+assert ends[arms.SAME_RATE] == 0.756
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss on the way from several starts, for three of eight targets. Means and 95 % intervals over five seeds.", "name": "fig-vision-curves"}, "image": {"alt": "CIFAR-10: SAIL lies a little below the nearest source, and both far below scratch. SVHN: SAIL and the nearest source fall a little faster than scratch; the farther source alone is far ahead of all. MNIST: all starts fall to the same level, scratch last."}}
 import matplotlib.pyplot as plt
 
 from mergebook import plots
@@ -124,7 +131,7 @@ plt.show()
 # reaches a goal. The goal is the lowest loss that training from scratch reached within 60 % of the 160 steps, on separate tuning seeds
 # (the hard goal of [](55-sail-larger-gpts)).
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, for targets from the nearest to the farthest, with MMD² of pixels from the nearer source's data, to what scratch has after six tenths of its steps on other seeds, account A. Means and 95 % intervals over five seeds; the farther source was tried on four targets. Open: a bound, since fewer than four runs in five of a side get there, and count as if at the end, or more than one is there at the first reading, and counts as if at that reading.", "name": "fig-vision-distance"}, "image": {"alt": "Circles and diamonds, SAIL and the nearest source, lie together everywhere: above two for CIFAR-10 at the left, at one and a half for EuroSAT, at 0.8 for RESISC and MNIST, at 0.6 for Fashion-MNIST, below one half for SVHN, traffic signs and Kuzushiji. Squares, the farther source, lie one to one and a half above them on SVHN and on traffic signs, and below them on Kuzushiji and MNIST. The marks of CIFAR-10 are open, and the farther source's on SVHN."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, for targets from the nearest to the farthest, with MMD² of pixels from the nearer source's data, to what scratch has after six tenths of its steps on other seeds, account A. Means and 95 % intervals over five seeds; the farther source was tried on four targets. Open: a bound, since fewer than four runs in five of a side get there, and count as if at the end, or more than one is there at the first reading, and counts as if at that reading.", "name": "fig-vision-distance"}, "image": {"alt": "Circles and diamonds, SAIL and the nearest source, lie close together on every set: near two for CIFAR-10 at the left, around one to one and a half for RESISC and EuroSAT, at 0.8 for MNIST, at about one half for Fashion-MNIST, and below 0.6 for SVHN, traffic signs and Kuzushiji. Squares, the farther source, lie one to one and a half above them on SVHN and on traffic signs, and below them on Kuzushiji and MNIST. Open marks: SAIL on CIFAR-10, the nearest source on RESISC and EuroSAT, the farther source on SVHN."}}
 table = arms.pictured()
 apart = arms.distances().groupby("target")["distance"].mean().sort_values()
 places = {
@@ -156,7 +163,7 @@ assert gains["SAIL"][photographs].between(0.75, 2.3).all()
 assert gains["SAIL"].drop(photographs).max() < 1.05
 assert (gains["SAIL"][symbols] < 0.45).all()
 assert gains["farther source"][symbols].between(1.3, 1.95).all()
-assert (gains["SAIL"] - gains["nearest source"]).abs().max() < 0.3
+assert (gains["SAIL"] - gains["nearest source"]).abs().max() < 0.4
 sides = arms.speed_ups(table, "hard", "A", "SAIL").groupby("target")[["reached", "rival_reached"]]
 assert (sides.mean() == 1).all(axis=None)
 assert (shown.loc[shown["claim"].isin(["S13", "S16"]), "outcome"] == "open").all()
@@ -166,8 +173,10 @@ ends = table[table["start"] == "shared"].pivot(
     index=["target", "seed"], columns="arm", values="loss"
 )
 hedged = (ends["nearest source"] - ends["SAIL"]).groupby("target").mean()
-assert round(hedged["gtsrb"], 2) == 0.19
-assert hedged.drop("gtsrb").between(0, 0.0125).all()
+assert hedged.between(0.01, 0.08).all()
+slower = (ends[arms.SAME_RATE] - ends["SAIL"]).groupby("target").mean()
+assert round(slower["gtsrb"], 2) == 0.19
+assert slower.drop("gtsrb").between(0, 0.0125).all()
 chosen = arms.distances().groupby("target")["gamma"].mean()
 assert (chosen[symbols] > 0.59).all()
 assert table["seed"].nunique() == 5
@@ -191,8 +200,9 @@ assert (gains["farther source"] - gains["SAIL"])[["mnist", "kmnist"]].max() < 0
 # five seeds show no difference. Sets whose pixels are nearer to the sources' tend to gain more, as the paper says: the rank correlation
 # over the eight sets is 0.50 for this goal and 0.79 for the easy goal. Both intervals contain zero, so the claim stays undecided.
 #
-# SAIL ends 0.03 nats below **the nearest source alone** on average, which is not a detectable difference. The traffic signs
-# contribute 0.19 nats, because the distance names the wrong source there; each of the other seven sets contributes at most 0.012.
+# SAIL ends 0.03 nats below **the nearest source alone** on average, 0.01 to 0.08 nats on each set. The interval over sets and
+# seeds contains zero, so this is not a detectable difference. With SAIL's own rate of 0.003 for both, the lead is also 0.03 nats, but
+# 0.19 nats of it come from the traffic signs, where the distance names the wrong source; no other set has more than 0.012.
 #
 # ## The nearest is not the best
 #
