@@ -1,0 +1,219 @@
+# %% tags=["remove-cell"]
+# Where the book's packages are missing, as on Colab, install them: published copies name their
+# address here. An unrelated package on the index is named mergelib, too, and has to go first.
+import importlib.util
+import subprocess
+import sys
+
+SOURCE = ""
+if importlib.util.find_spec("mergebook") is None:
+    other = importlib.util.find_spec("mergelib") is not None
+    if not SOURCE:
+        what = "uninstall the other package named mergelib, then install" if other else "install"
+        raise ModuleNotFoundError(f"{what} mergelib-book: see 'How to run' in the book")
+    if other:
+        print("Another package named mergelib is installed. The book's mergelib takes its place.")
+        subprocess.check_call([sys.executable, "-m", "pip", "uninstall", "-qy", "mergelib"])
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", SOURCE])
+
+
+# %% [markdown]
+# # Leaderboard
+
+# %% tags=["parameters", "remove-cell"]
+SUITE = "glyphs8"
+PROFILE = "default"
+SEED = 0
+DEVICE = "cpu"
+
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Low-rank rules are ahead of all other rules that merge weights alone. Eight experts of EfficientNet-Lite0, merged into one network: mean test accuracy over eight image tasks and three seeds, with 95 % intervals across seeds.", "name": "fig-leaderboard"}, "image": {"alt": "Bars of test accuracy from the pretrained network at 40 % to one expert per task at 82 %. Weights only: average 47, task arithmetic 48, TIES 52, Iso-C 60, TSV 60, CART 62. AdaMerging reaches 51 with unlabelled inputs, Frank-Wolfe 49 with labelled examples and 64 from CART. Where the task is known, Surgery on CART reaches 66 and CART-Indexing 80."}}
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from mergebook import plots
+from mergebook.chapters import leaderboard
+
+plots.use_style()
+rows = pd.DataFrame(leaderboard.entries())
+SHADES = {
+    "reference": plots.GREY,
+    "weights only": plots.BLUE,
+    "unlabelled inputs": plots.GREEN,
+    "labelled examples": plots.ORANGE,
+    "task known": plots.PINK,
+}
+
+
+def kind(row):
+    """What a method needs, by the words of the legend."""
+    if row.method in leaderboard.REFERENCES:
+        return "reference"
+    names = ["weights only", "unlabelled inputs", "labelled examples"]
+    data = [leaderboard.NOTHING, leaderboard.UNLABELLED, leaderboard.LABELLED]
+    return "task known" if row.task_known else names[data.index(row.data)]
+
+
+def bars(methods, height):
+    """Bars of the test accuracy on imagenet8, coloured by what a method needs."""
+    part = rows[(rows["suite"] == "imagenet8") & rows["method"].isin(methods)]
+    part = part.iloc[::-1]
+    kinds = [kind(row) for row in part.itertuples()]
+    fig, ax = plt.subplots(figsize=(7.6, height))
+    for name, shade in SHADES.items():
+        at = [place for place, own in enumerate(kinds) if own == name]
+        if at:
+            chosen = part.iloc[at]
+            ax.barh(at, chosen["accuracy"], color=shade, height=0.72, label=name)
+    for place, row in enumerate(part.itertuples()):
+        ends = [row.accuracy - row.half_width, row.accuracy + row.half_width]
+        ax.plot(ends, [place, place], color="black", lw=1.2)
+        ax.text(ends[1] + 0.8, place, f"{row.accuracy:.0f}", va="center")
+    ax.set_yticks(
+        range(len(part)), [leaderboard.title(name) for name in part["method"]]
+    )
+    ax.set(xlim=(0, 90), xlabel="test accuracy, %")
+    ax.grid(axis="y", visible=False)
+    fig.legend(loc="outside right center", fontsize=11)
+    return ax
+
+
+shown = [
+    *("pretrained", "average", "task_arithmetic", "ties", "iso_c", "tsv"),
+    *("cart", "adamerging", "frank_wolfe", "frank_wolfe+cart"),
+    *("surgery+cart", "CART-Indexing, 8%", "individual"),
+]
+ax = bars(shown, 3.6)
+experts, cart = (
+    rows.query("suite == 'imagenet8' and method == @name")["accuracy"].item()
+    for name in ("individual", "cart")
+)
+ax.set_title(f"CART keeps {cart:.0f} of {experts:.0f} %, from weights alone")
+plt.show()
+
+# %% tags=["remove-input"]
+from IPython.display import Markdown, display
+
+LOW_RANK = ["cart", "tsv", "iso_c", "iso_cts"]
+rules = rows[(rows["data"] == leaderboard.NOTHING) & ~rows["task_known"]]
+rules = rules[~rules["method"].isin(leaderboard.REFERENCES)]
+accuracy = rules.pivot(index="suite", columns="method", values="accuracy")
+images = accuracy.drop("text4")
+lead = images[LOW_RANK].min(axis=1) - images.drop(columns=LOW_RANK).max(axis=1)
+spread = images[LOW_RANK].max(axis=1) - images[LOW_RANK].min(axis=1)
+kept = rows.pivot(index="suite", columns="method", values="normalised")
+kept = kept.loc[["imagenet8", "sentences8", "vision8"]]
+labelled = kept["frank_wolfe+cart"] - kept["cart"]
+repaired = kept["surgery+cart"] - kept["cart"]
+languages = rows[rows["suite"] == "text4"].set_index("method")["accuracy"]
+best = accuracy.loc["text4"].idxmax()
+display(
+    Markdown(f"""
+* **Even the weakest of CART, TSV, Iso-C and Iso-CTS is {lead.min():.1f} to {lead.max():.1f}
+  points ahead of the best other rule**, on all {len(lead)} suites of images and sentences. The
+  four differ by {spread.min():.1f} to {spread.max():.1f} points.
+* **CART keeps {kept["cart"].min():.0f} to {kept["cart"].max():.0f} % of the experts' accuracy.**
+  Labelled examples add at most {labelled.max():.0f} points to that (Frank-Wolfe from CART).
+  Knowing the task of each input adds {repaired.min():.0f} to {repaired.max():.0f} (Surgery on CART).
+* **Four languages hardly merge**: the best rule, {leaderboard.title(best)}, predicts
+  {languages[best]:.0f} % of the next characters, the pretrained model
+  {languages["pretrained"]:.0f} % and the experts {languages["individual"]:.0f} %.
+""")
+)
+
+# %% [markdown]
+# ## All methods, all suites
+#
+# The table shows one suite at a time. Choose a suite and what a method may need, and sort by any column.
+
+# %% tags=["remove-input"]
+from IPython.display import HTML
+
+display(HTML(leaderboard.board()))
+
+# %% [markdown]
+# *% of the experts* is the mean over tasks of a method's accuracy divided by that of the task's own expert.
+# *Worst task* is the least of these ratios. *Labels* counts the labelled examples that a method was given and those on which its hyperparameters were
+# chosen. *Task known* marks methods that must be told which task
+# an input belongs to. *Seconds* are given for procedures, on one thread of an AMD EPYC processor, without the choice of
+# hyperparameters.
+#
+# ## Rules that need only weights, side by side
+#
+# The same rules on all suites, in per cent of the experts' accuracy. CART, TSV, Iso-C and Iso-CTS lead in
+# every column but the last.
+
+# %% tags=["remove-input"]
+table = rules.pivot(index="method", columns="suite", values="normalised")
+table = table[list(leaderboard.SUITES)].sort_values("imagenet8", ascending=False)
+table.index = pd.Index([leaderboard.title(name) for name in table.index])
+short = [name.rsplit(" ", 1) for _, name in leaderboard.SUITES.values()]
+table.columns = pd.MultiIndex.from_tuples(short, names=["", "tasks"])
+display(HTML(table.to_html(float_format="{:.0f}".format, na_rep="")))
+
+# %% tags=["remove-cell"]
+assert (lead > 0).all()
+assert (labelled > -0.5).all()
+assert languages[best] - languages["pretrained"] < 2
+assert kept["cart"].between(70, 96).all()
+
+# %% tags=["remove-cell"]
+import base64
+import io
+
+from myst_nb import glue
+
+from mergebook.lab.results import load_table
+
+EIGHT = ["imagenet8", "sentences8", "vision8"]
+
+
+def validated(suite, method):
+    """Points lost on validation data by the default scale of 1."""
+    table = load_table(f"{suite}-baselines", "validation").query("method == @method")
+    means = 100 * table.groupby("scale")["accuracy"].mean()
+    return means.max() - means[1.0]
+
+
+KNOWN = ["EMR", "TALL + TIES", "CART-Indexing, 8%", "CART-Indexing, rest averaged, 8%"]
+known = rows[rows["suite"].isin(EIGHT) & rows["method"].isin(KNOWN)]["normalised"]
+numbers = {
+    "lead_low": lead.min(), "lead_high": lead.max(), "suites": len(lead),
+    "fw": kept["frank_wolfe"]["imagenet8"], "fw_cart": kept["frank_wolfe+cart"]["imagenet8"],
+    "cart": kept["cart"]["imagenet8"], "fw_gain": labelled.max(),
+    "known_low": known.min(), "known_high": known.max(),
+    "tsv_lost": max(validated(suite, "tsv") for suite in EIGHT),
+}
+for key, method in {
+    "cart": "cart", "tsv": "tsv", "surgery": "surgery+cart", "ada": "adamerging"
+}.items():
+    numbers |= {f"{key}_low": kept[method].min(), f"{key}_high": kept[method].max()}
+tsv = rows.query("suite == 'imagenet8' and method == 'tsv'").iloc[0]
+numbers |= {"worst": tsv["worst"], "mean": tsv["normalised"]}
+for name, value in numbers.items():
+    glue(name, float(value), display=False)
+methods = ["pretrained", "average", "ties", "tsv", "cart", "individual"]
+ax = bars(methods, 2.4)
+ax.set_title("Eight experts in one network of the same size")
+drawn = io.BytesIO()
+ax.figure.savefig(drawn, dpi=120, metadata={"Software": None})
+plt.close()
+part = rows.query("suite == 'imagenet8'").set_index("method")["accuracy"]
+words = ", ".join(f"{leaderboard.title(name)} {part[name]:.0f}" for name in methods)
+image = base64.b64encode(drawn.getvalue()).decode()
+figure = f"<img alt='Test accuracy in per cent: {words}.' src='data:image/png;base64,{image}'>"
+glue("landing", HTML(f"<figure>{figure}</figure>"), display=False)
+
+# %% [markdown]
+# ## What the leaderboard shows, and what it does not
+#
+# * **The networks are small**, with 0.4 to 23 million parameters, and each task's head is frozen. The ranking of groups agrees
+#   across ten suites; differences within a group of one or two points do not carry over to other networks.
+# * **The interval is across seeds**, for these tasks. Whether a difference holds for other tasks needs a
+#   wider one ([](91-error-rates)). The [ledger](90-claims-ledger) tests the papers' claims with it.
+# * **Hyperparameters are chosen on validation data** for every rule that has any. The column of labelled
+#   examples says how many this took. [](02-averaging-and-task-vectors) shows what to do without any.
+# * **Test accuracy is counted once**: no method was chosen by it.
+# * SLERP and CoGraM merge two networks and are not in the table ([](30-cogram)). The uniform soup is the average.
+#   FedNova is compared where experts differ in length ([](44-remedies)).
+#
+# To run a method on these suites yourself, use `mergebook measure baselines --suite imagenet8 --set methods=cart`.

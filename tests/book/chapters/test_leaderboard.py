@@ -1,0 +1,54 @@
+"""The leaderboard says what the results hold, and gives every method with data."""
+
+import math
+import re
+
+import pytest
+
+import mergelib as ml
+from mergebook.chapters import leaderboard as module
+from mergebook.lab.results import load_table
+
+ROWS = {(row.suite, row.method): row for row in module.entries()}
+
+
+def test_a_rule_by_hand() -> None:
+    table = load_table("vision8-baselines")
+    own = table[table["method"] == "tsv"]
+    row = ROWS["vision8", "tsv"]
+    assert row.accuracy == pytest.approx(100 * own["correct"].sum() / own["n"].sum())
+    assert row.normalised == pytest.approx(100 * own["normalised"].mean())
+    assert row.worst == pytest.approx(100 * own.groupby("task")["normalised"].mean().min())
+    assert (row.labels, row.seeds) == (8 * 500, 5)
+    assert math.isnan(row.seconds)
+
+
+def test_a_procedure_by_hand() -> None:
+    row = ROWS["imagenet8", "frank_wolfe+cart"]
+    assert row.labels == 8 * 25 + 8 * 100, "examples of each task, and the validation sets"
+    costs = load_table("imagenet8-procedures", "cost").set_index("method")["seconds"]
+    assert row.seconds == pytest.approx(costs["frank_wolfe soft, by layer, from cart"].mean())
+    assert ROWS["vision8", "adamerging"].labels == ROWS["vision8", "average"].labels == 0
+
+
+def test_every_row_is_complete() -> None:
+    assert {row.suite for row in ROWS.values()} == {*module.SUITES}
+    for row in ROWS.values():
+        assert 0 <= row.worst <= row.normalised, row
+        assert row.seeds >= 3
+
+
+def test_what_a_method_needs_is_what_the_library_says() -> None:
+    needs = ml.methods()["needs"]
+    for name in {row.method for row in ROWS.values()} & {*needs.index}:
+        expected = "none"
+        if "inputs" in needs[name] or "examples" in needs[name]:
+            expected = "labelled" if re.search(r"\blabelled", needs[name]) else "unlabelled"
+        assert module.DATA.get(name, "none") == expected, name
+
+
+def test_the_page_has_a_row_for_each_entry() -> None:
+    page = module.board()
+    assert len(re.findall("<tr data-suite", page)) == len(ROWS)
+    assert 'data-value="nan"' in page
+    assert "$" not in page.partition("<script>")[0]
