@@ -61,7 +61,7 @@ def changed(copy: Path, file: str, old: str, new: str) -> set[str]:
         ),
         ("mergebook/cogram/measure.py", "STEEPNESSES = ", "OTHERS = STEEPNESSES = ", {"cogram"}),
         ("mergebook/cart/claims.py", "NEAR = ", "OTHERS = NEAR = ", set()),
-        ("mergebook/cli/studies.py", "DEMO = ", "OTHERS = DEMO = ", set()),
+        ("mergebook/cli.py", "DEMO = ", "OTHERS = DEMO = ", set()),
         ("mergebook/plots.py", "import ", "import math\nimport ", set()),
         ("mergebook/suites/data/sources/texts.toml", "[", "# said otherwise\n[", BOTH),
         ("mergebook/cart/claims.toml", "[C1]", "# said otherwise\n[C1]", set()),
