@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mergebook.suites.heads import features
 from mergebook.suites.models import scale_pixels, to_tokens
 from mergebook.suites.training import Recipe, fine_tune
-from mergebook.suites.types import PretrainingSet
+from mergebook.suites.types import LabelledSet
 from mergelib.evaluation.tasks import Split, cross_entropy
 from mergelib.progress import progress
 from mergelib.training import shuffled, train
@@ -52,7 +52,7 @@ def augment(images: Tensor, flips: Tensor, generator: torch.Generator) -> Tensor
 
 
 def pretrain(
-    model: nn.Module, sets: Sequence[PretrainingSet], recipe: Recipe = PRETRAINING, *, seed: int = 0
+    model: nn.Module, sets: Sequence[LabelledSet], recipe: Recipe = PRETRAINING, *, seed: int = 0
 ) -> list[dict[str, float]]:
     """Train ``model`` in place on the union of the sets; returns one log record an epoch.
 
@@ -113,7 +113,7 @@ def _mean(losses: Sequence[float], examples: int, batch_size: int) -> float:
 
 def pretrain_text(
     model: nn.Module,
-    sets: Sequence[PretrainingSet],
+    sets: Sequence[LabelledSet],
     recipe: Recipe = PRETRAINING_TEXT,
     *,
     seed: int = 0,

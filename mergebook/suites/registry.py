@@ -13,7 +13,7 @@ from torch import nn
 from mergebook.suites.heads import few_shot_heads
 from mergebook.suites.packages import Package
 from mergebook.suites.training import Recipe
-from mergebook.suites.types import IsMatrix, PretrainingSet, Zoo
+from mergebook.suites.types import IsMatrix, LabelledSet, Zoo
 from mergelib.evaluation.tasks import Suite, Task
 from mergelib.statedict import is_matrix
 
@@ -27,9 +27,9 @@ class Pretraining:
     """How the backbones of a family are pretrained."""
 
     train: Callable[..., list[dict[str, float]]]  # (model, sets, recipe, seed=0), gives a log
-    sets: Callable[[str | Path | None], list[PretrainingSet]]  # from the folder of data
+    sets: Callable[[str | Path | None], list[LabelledSet]]  # from the folder of data
     recipe: Recipe
-    short_sets: Callable[[], list[PretrainingSet]]  # for models that no weights ship for
+    short_sets: Callable[[], list[LabelledSet]]  # for models that no weights ship for
     short_recipe: Recipe
 
 

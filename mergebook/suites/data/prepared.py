@@ -25,9 +25,10 @@ from PIL import Image
 from torch import Tensor
 
 from mergebook.suites.data.tables import records
+from mergebook.suites.types import LabelledSet
+from mergelib.evaluation.tasks import Split
 from mergelib.hashing import sha256_of
 from mergelib.io import cache_folder, staged
-from mergelib.messages.brief import Brief
 from mergelib.progress import progress
 
 SIDE = 32
@@ -47,18 +48,6 @@ class Entry:
 CATALOGUE = {
     name: Entry(name, **line) for name, line in records("pictures", dict[str, Any]).items()
 }
-
-
-@dataclass(frozen=True, repr=False)
-class Arrays(Brief):
-    """A loaded set: uint8 images (N, 3, 32, 32), int64 labels (N,), names of the classes."""
-
-    train_images: Tensor
-    train_labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
-    class_names: tuple[str, ...]
-    sha256: str  # of the file that the set was read from
 
 
 def search_folders(data: str | Path | None = None) -> list[Path]:
@@ -90,7 +79,7 @@ def find_file(name: str, data: str | Path | None = None) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def load_arrays(name: str, data: str | Path | None = None) -> Arrays:
+def load_arrays(name: str, data: str | Path | None = None) -> LabelledSet:
     """Load a prepared set, downloading and preparing it first where torchvision has it.
 
     Grey pictures are repeated over the channels, 28 x 28 is padded with zeros to 32 x 32, and any
@@ -100,13 +89,8 @@ def load_arrays(name: str, data: str | Path | None = None) -> Arrays:
     digest = sha256_of(path)
     raw = _read(path)
     names = tuple(str(n) for n in raw["class_names"])
-    parts: dict[str, Tensor] = {}
-    for part in ("train", "test"):
-        images, labels = raw[f"{part}_images"], raw[f"{part}_labels"]
-        _check_part(path, part, images, labels, len(names))
-        parts[f"{part}_images"] = to_tensor(images)
-        parts[f"{part}_labels"] = torch.from_numpy(labels.astype(np.int64))
-    return Arrays(**parts, class_names=names, sha256=digest)
+    train, test = (_part(path, part, raw, len(names)) for part in ("train", "test"))
+    return LabelledSet(name, names, train, test, digest)
 
 
 def to_tensor(images: np.ndarray) -> Tensor:
@@ -159,10 +143,9 @@ def _read_sheets(archive: Any, part: str) -> np.ndarray:
     return np.concatenate(tiles)
 
 
-def _check_part(
-    path: Path, part: str, images: np.ndarray, labels: np.ndarray, classes: int
-) -> None:
-    """Raise ValueError, naming file and array, unless the part keeps to the schema."""
+def _part(path: Path, part: str, raw: Mapping[str, np.ndarray], classes: int) -> Split:
+    """One part of a set; ValueError, naming file and array, unless it keeps to the schema."""
+    images, labels = raw[f"{part}_images"], raw[f"{part}_labels"]
     problem = ""
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
         found = f"{images.dtype} {images.shape}"
@@ -175,6 +158,7 @@ def _check_part(
         problem = f"'{part}_labels' must hold labels from 0 to {classes - 1}, found {found}"
     if problem:
         raise ValueError(f"{path}: array {problem}")
+    return Split(to_tensor(images), torch.from_numpy(labels.astype(np.int64)))
 
 
 Samples = Iterable[tuple[Image.Image, int]]

@@ -15,7 +15,7 @@ from mergebook.suites import registry
 from mergebook.suites.loading import usual_model, usual_recipe
 from mergebook.suites.registry import Family, LoadedTask, Pretraining, Sizes, register
 from mergebook.suites.types import (
-    PretrainingSet,
+    LabelledSet,
     Zoo,
 )
 from mergelib.evaluation.tasks import (
@@ -48,12 +48,12 @@ def load_table(
     return Task(name, ("a", "b", "c"), *splits), {name: "0123"}  # type: ignore[arg-type]
 
 
-def pretrain(model: nn.Module, sets: list[PretrainingSet], recipe: Recipe) -> list[Any]:
+def pretrain(model: nn.Module, sets: list[LabelledSet], recipe: Recipe) -> list[Any]:
     """None: the start is random."""
     return []
 
 
-def no_sets(data: str | Path | None = None) -> list[PretrainingSet]:
+def no_sets(data: str | Path | None = None) -> list[LabelledSet]:
     return []
 
 
