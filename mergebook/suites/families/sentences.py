@@ -23,6 +23,7 @@ from mergebook.suites.registry import Family, LoadedTask, Sizes, register
 from mergebook.suites.training import Recipe
 from mergelib.evaluation.tasks import Split, Suite, Task
 from mergelib.statedict import StateDict
+from mergelib.structure import Features, Scope, describes
 
 MAX_LENGTH = 40  # tokens of a sentence
 CHUNK = 16  # sentences of like length that go through the encoder together
@@ -59,6 +60,12 @@ class SentenceEncoder(nn.Module):
             hidden = self.bert(input_ids=part, attention_mask=mask).last_hidden_state
             parts.append((hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))
         return torch.cat(parts)[order.argsort()]
+
+
+@describes(SentenceEncoder)
+def _sentence_encoder(net: SentenceEncoder, scope: Scope, x: Features | None) -> Features | None:
+    stream: Features | None = scope("bert", x)[0]
+    return stream
 
 
 def model_folder() -> Path:
