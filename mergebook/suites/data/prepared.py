@@ -13,10 +13,10 @@ import lzma
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from mergelib.evaluation.tasks import Split
 from mergelib.hashing import sha256_of
 from mergelib.io import cache_folder, staged
 from mergelib.progress import progress
+
+if TYPE_CHECKING:
+    from mergebook.suites.data.downloads import Source
 
 SIDE = 32
 PER_CLASS = {"train": 5000, "test": 1000}  # the first pictures of a class, which are prepared
@@ -161,9 +164,6 @@ def _part(path: Path, part: str, raw: Mapping[str, np.ndarray], classes: int) ->
     return Split(to_tensor(images), torch.from_numpy(labels.astype(np.int64)))
 
 
-Samples = Iterable[tuple[Image.Image, int]]
-
-
 def prepare(name: str, data_folder: str | Path | None = None) -> Path:
     """Write ``NAME.npz`` from torchvision's data set, unless it is there, and return its path."""
     from mergebook.suites.data.downloads import SOURCES  # torchvision is imported only when needed
@@ -188,8 +188,7 @@ def prepare(name: str, data_folder: str | Path | None = None) -> Path:
             f"data set {name!r} could not be had from torchvision ({error}); files fetched by hand "
             f"belong into {root}, a prepared {name}.npz into {target.parent}"
         ) from error
-    parts = {"train": source.train, "test": source.test}
-    return _write_set(target, parts, source.class_names, side=source.side, grey=source.grey)
+    return _write_set(target, source)
 
 
 def prepare_folder(
@@ -202,6 +201,8 @@ def prepare_folder(
     check_name(name)
     from torchvision.datasets import ImageFolder
 
+    from mergebook.suites.data.downloads import Source
+
     try:
         train, test = (ImageFolder(str(Path(folder) / part)) for part in ("train", "test"))
     except FileNotFoundError as error:  # no folder, no class in it, or no picture of a class
@@ -209,8 +210,7 @@ def prepare_folder(
     if train.classes != test.classes:
         odd = sorted(set(train.classes) ^ set(test.classes))
         raise ValueError(f"{folder}: class folders in only one of train/ and test/: {odd}")
-    parts = {"train": train, "test": test}
-    return _write_set(_target(name, data_folder), parts, train.classes, side=SIDE, grey=grey)
+    return _write_set(_target(name, data_folder), Source(train, test, train.classes, grey=grey))
 
 
 def _target(name: str, data_folder: str | Path | None) -> Path:
@@ -218,16 +218,15 @@ def _target(name: str, data_folder: str | Path | None) -> Path:
     return folder / f"{name}.npz"
 
 
-def _write_set(
-    target: Path, parts: Mapping[str, Samples], names: Sequence[str], *, side: int, grey: bool
-) -> Path:
-    raw: dict[str, np.ndarray] = {"class_names": np.array(list(names))}
-    for part, samples in parts.items():
+def _write_set(target: Path, source: "Source") -> Path:
+    names = list(source.class_names)
+    raw: dict[str, np.ndarray] = {"class_names": np.array(names)}
+    for part, samples in (("train", source.train), ("test", source.test)):
         images, labels, count = [], [], [0] * len(names)
         for image, label in progress(samples, desc=f"{target.stem} {part}"):
             if count[label] < PER_CLASS[part]:
                 count[label] += 1
-                images.append(_square(image, side, grey))
+                images.append(_square(image, source.side, source.grey))
                 labels.append(label)
         raw[f"{part}_images"] = np.stack(images)
         raw[f"{part}_labels"] = np.array(labels, dtype=np.min_scalar_type(len(names) - 1))
