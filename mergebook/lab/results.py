@@ -21,12 +21,11 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from mergelib.io import staged
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Rows = list[dict[str, Any]]
 Tables = dict[str, Rows]
@@ -78,10 +77,8 @@ def results_folder() -> Traversable:
     return installed if installed.is_dir() else package / ".." / "results"
 
 
-def load_table(name: str, part: str = "test") -> "pd.DataFrame":
+def load_table(name: str, part: str = "test") -> pd.DataFrame:
     """One table of such a record, e.g. its ``"test"`` rows; ValueError if it has no such one."""
-    import pandas as pd
-
     record = load_result(name)
     if not _is_table(record.get(part)):
         parts = ", ".join(key for key, value in record.items() if _is_table(value))

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from mergebook.suites.data.tables import records
+from mergebook.suites.data.origins import records
 from mergebook.suites.types import LabelledSet
 from mergelib.evaluation.tasks import Split
 from mergelib.hashing import sha256_of

@@ -17,9 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mergebook.suites.data.pinned import download
+from mergebook.suites.data.origins import download, records
 from mergebook.suites.data.prepared import find, search_folders
-from mergebook.suites.data.tables import records
 from mergelib.hashing import sha256_of
 from mergelib.messages.brief import Brief
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mergebook.suites.data.pinned import download
+from mergebook.suites.data.origins import download, records
 from mergebook.suites.data.prepared import find, search_folders
-from mergebook.suites.data.tables import records
 from mergelib.hashing import sha256_of
 
 CONTEXT = 128  # characters that a model sees

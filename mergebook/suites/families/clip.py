@@ -20,8 +20,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from mergebook.suites.data import hub
+from mergebook.suites.data.origins import records
 from mergebook.suites.data.sampling import draw
-from mergebook.suites.data.tables import records
 from mergebook.suites.models import Head, scale_pixels
 from mergebook.suites.registry import Family, LoadedTask, Sizes, register
 from mergebook.suites.types import Zoo

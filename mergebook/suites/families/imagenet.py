@@ -23,9 +23,8 @@ from torch.nn.grad import conv2d_input
 
 from mergebook.suites.families.pictures import PREPARED, load_prepared, pretraining_sets
 from mergebook.suites.models import scale_pixels
-from mergebook.suites.packages import Package
 from mergebook.suites.pretraining import PRETRAINING, pretrain
-from mergebook.suites.registry import Family, LoadedTask, Pretraining, Sizes, register
+from mergebook.suites.registry import Family, LoadedTask, Package, Pretraining, Sizes, register
 from mergebook.suites.training import Recipe
 from mergebook.suites.types import LabelledSet
 from mergelib.statedict import is_kernel

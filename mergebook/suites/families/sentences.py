@@ -18,8 +18,7 @@ from mergebook.suites.data import hub
 from mergebook.suites.data.sampling import draw
 from mergebook.suites.data.sentences import SOURCES, TASKS, load_sentences
 from mergebook.suites.models import Head
-from mergebook.suites.packages import Package
-from mergebook.suites.registry import Family, LoadedTask, Sizes, register
+from mergebook.suites.registry import Family, LoadedTask, Package, Sizes, register
 from mergebook.suites.training import Recipe
 from mergelib.evaluation.tasks import Split, Suite, Task
 from mergelib.statedict import StateDict
