@@ -164,16 +164,18 @@ def evaluate_command(
 ) -> None:
     """Evaluate backbone weights on every task of a suite, under its frozen few-shot heads."""
     from mergebook.suites.backbones import load_backbone
-    from mergebook.suites.loading import load_suite, usual_model, usual_recipe
+    from mergebook.suites.families import family_of
+    from mergebook.suites.loading import load_suite
     from mergebook.suites.zoo import make_heads
     from mergelib.evaluation.loops import evaluate
     from mergelib.io import load_state_dict
 
-    if usual_recipe(suite) is None:
+    family = family_of(suite)
+    if family.recipe is None:
         raise ValueError(f"heads of {suite} come with its public experts: use measure baselines")
     state = load_state_dict(checkpoint)
     loaded = load_suite(suite, seed=seed)
-    backbone = load_backbone(model or usual_model(suite), device)
+    backbone = load_backbone(model or family.model, device)
     heads = make_heads(backbone, loaded)
     table = evaluate(backbone, state, heads, loaded)
     means, totals = table[["accuracy", "loss"]].mean(), table[["correct", "n"]].sum()

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from mergebook.suites.heads import few_shot_heads
 from mergebook.suites.training import Recipe
-from mergebook.suites.types import IsMatrix, LabelledSet, Zoo
+from mergebook.suites.types import LabelledSet, Zoo
 from mergelib.evaluation.tasks import Suite, Task
 from mergelib.hashing import sha256_of
+from mergelib.merging import IsMatrix
 from mergelib.statedict import is_matrix
 
 Sizes = tuple[int, int, int | None]
@@ -88,7 +89,7 @@ class Family:
     sizes: Mapping[str, Sizes]
     model: str  # the usual one
     models: Mapping[str, Callable[[], nn.Module]] = field(default_factory=dict)
-    recipe: Recipe | None = None
+    recipe: Recipe | None = None  # the usual one; None if experts are given
     heads: MakeHeads = few_shot_heads
     # What a task's head is made from, unless it is examples or passes on what it gets.
     prompts: Callable[[Task], Sequence[str]] = lambda task: ()

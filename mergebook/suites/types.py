@@ -1,16 +1,15 @@
 """What there is to merge: a zoo of experts; and labelled sets, for tasks and pretraining."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from mergelib.evaluation.tasks import Split, Suite
+from mergelib.merging import IsMatrix
 from mergelib.messages.brief import Brief
 from mergelib.statedict import is_matrix
-
-IsMatrix = Callable[[str, Tensor], bool]
 
 
 @dataclass(frozen=True, repr=False)

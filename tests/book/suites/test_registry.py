@@ -12,8 +12,14 @@ import mergelib as ml
 from mergebook import Recipe, load_suite, load_zoo
 from mergebook.lab.comparison import compare
 from mergebook.suites import registry
-from mergebook.suites.loading import usual_model, usual_recipe
-from mergebook.suites.registry import Family, LoadedTask, Pretraining, Sizes, register
+from mergebook.suites.registry import (
+    Family,
+    LoadedTask,
+    Pretraining,
+    Sizes,
+    family_of,
+    register,
+)
 from mergebook.suites.types import (
     LabelledSet,
     Zoo,
@@ -74,7 +80,7 @@ def test_a_family_of_float_tables() -> None:
     register(make_family())
     suite = load_suite("tables2", noise=0.1)
     assert suite.tasks["first"].train.inputs.dtype == torch.float32
-    assert (usual_model("tables2"), usual_recipe("tables2")) == ("narrow", RECIPE)
+    assert (family_of("tables2").model, family_of("tables2").recipe) == ("narrow", RECIPE)
     zoo = load_zoo(suite)
     table = compare(zoo, {"average": {}}).set_index(["method", "task"])
     assert (table["accuracy"]["individual"] > 0.95).all()
