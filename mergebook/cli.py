@@ -108,18 +108,6 @@ def print_comparison(table: "pd.DataFrame", settings: dict[str, dict[str, Any]])
             typer.echo(f"{label(method)}: {', '.join(f'{k}={v}' for k, v in options.items())}")
 
 
-def save_figure(table: "pd.DataFrame", path: Path) -> None:
-    """The dot plot of a comparison, as a PNG file."""
-    import matplotlib as mpl
-
-    from mergebook import plots
-
-    mpl.use("Agg")
-    with mpl.rc_context():
-        plots.use_style()
-        plots.accuracy_by_task(table).savefig(path, dpi=150)
-
-
 @app.command()
 def demo(
     suite: SuiteName = "glyphs8",
@@ -137,6 +125,9 @@ def demo(
     Writes TABLE.csv and FIGURE.png, named after the suite. The experts are cached: a second run
     only merges and evaluates.
     """
+    import matplotlib as mpl
+
+    from mergebook import plots
     from mergebook.lab.comparison import choose, compare
     from mergebook.lab.grids import GRIDS
     from mergebook.suites.zoo import load_zoo
@@ -149,7 +140,10 @@ def demo(
         settings = {method: choose(zoo, method, GRIDS[method])[0] for method in DEMO}
     table = compare(zoo, settings)
     table.to_csv(output / f"{suite}.csv", index=False)
-    save_figure(table, output / f"{suite}.png")
+    mpl.use("Agg")
+    with mpl.rc_context():
+        plots.use_style()
+        plots.accuracy_by_task(table).savefig(output / f"{suite}.png", dpi=150)
     print_comparison(table, settings)
     typer.echo(f"Wrote {output / suite}.csv and {output / suite}.png")
 

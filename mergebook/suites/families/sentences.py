@@ -28,9 +28,6 @@ MAX_LENGTH = 40  # tokens of a sentence
 CHUNK = 16  # sentences of like length that go through the encoder together
 PADDING = 0  # BERT's code of [PAD]
 
-# What a class's name is put into; a class's direction is the mean over it and the bare name.
-TEMPLATES = {name: source.template for name, source in SOURCES.items()}
-
 
 class SentenceEncoder(nn.Module):
     """A BERT without its pooler; a sentence's feature is the mean of its tokens.
@@ -115,14 +112,15 @@ def padded(tokens: Tensor) -> Tensor:
 
 def prompts(task: Task) -> list[str]:
     """What a task's head is made from: the classes' names, bare and then in the task's template."""
-    return [form.format(name) for form in ("{}", TEMPLATES[task.name]) for name in task.class_names]
+    forms = "{}", SOURCES[task.name].template
+    return [form.format(name) for form in forms for name in task.class_names]
 
 
 @torch.no_grad()
 def zero_shot_heads(
     backbone: nn.Module, suite: Suite, recipe: Recipe, seed: int
 ) -> dict[str, nn.Module]:
-    """A head of every task: directions are the encoder's own embeddings of its classes' names."""
+    """A head of every task: directions are means of the encoder's own embeddings of `prompts`."""
     device = next(backbone.parameters()).device
     heads: dict[str, nn.Module] = {}
     for name, task in suite.tasks.items():
