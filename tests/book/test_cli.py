@@ -204,7 +204,9 @@ def test_an_unknown_suite(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     message = fail(run, *command, "--suite", "digits3")
-    assert message.startswith("unknown suite 'digits3'; known: clip8, clip14, clip20, digits2")
+    assert message.startswith(
+        "unknown suite 'digits3'; known: clip8, clip14, clip20, glue8, digits2"
+    )
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
 
