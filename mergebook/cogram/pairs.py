@@ -133,15 +133,15 @@ def digit_pair(seed: int, heterogeneous: bool, *, size: int = 1000) -> Synthetic
     """
     train, validation, test = [], [], []
     for party, name in enumerate(("mnist", "usps" if heterogeneous else "mnist")):
-        arrays = load_arrays(name)
+        stored = load_arrays(name)
         generator = Generator().manual_seed(stable_seed("digits", name, seed))
         # one draw for two parties, so that they share no picture
-        rows = stratified(arrays.train_labels, 3 * size, generator).chunk(2)[party]
-        inputs, labels = arrays.train_images[rows], arrays.train_labels[rows]
+        rows = stratified(stored.train.labels, 3 * size, generator).chunk(2)[party]
+        inputs, labels = stored.train.inputs[rows], stored.train.labels[rows]
         train.append(_grey(inputs[:size], labels[:size]))
         validation.append(_grey(inputs[size:], labels[size:]))
-        rows = stratified(arrays.test_labels, 2 * size, generator).chunk(2)[party]
-        test.append(_grey(arrays.test_images[rows], arrays.test_labels[rows]))
+        rows = stratified(stored.test.labels, 2 * size, generator).chunk(2)[party]
+        test.append(_grey(stored.test.inputs[rows], stored.test.labels[rows]))
     a, b = train
     return SyntheticPair(a, b, together(*validation), together(*test))
 

@@ -10,7 +10,7 @@ from typing import Any
 from mergebook.lab import sweep
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import REGISTERED, Run, Study, beginning_of, zoo_of
-from mergebook.suites.loading import usual_model, usual_recipe
+from mergebook.suites.families import family_of
 from mergebook.suites.training import Recipe
 from mergelib.hashing import plain
 from mergelib.io import cache_folder
@@ -40,8 +40,8 @@ class Measurement:
             study = known if known is not None and known.function is study else Study(study)
         plans = [study.complete({**self.settings, **point}) for point in self.points]
         if study.load in (zoo_of, beginning_of):
-            model = model or usual_model(self.suite)
-            recipe = recipe or usual_recipe(self.suite)
+            family = family_of(self.suite)
+            model, recipe = model or family.model, recipe or family.recipe
         return [
             Run(study, self.suite, seed, model, recipe, self.options, plan, device, study.code)
             for seed in self.seeds

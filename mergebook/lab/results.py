@@ -21,12 +21,11 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from mergelib.io import staged
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Rows = list[dict[str, Any]]
 Tables = dict[str, Rows]
@@ -51,10 +50,14 @@ def write_result(path: Path, record: Mapping[str, Any]) -> None:
         os.fsync(stream.fileno())  # on the disk before it takes its name
 
 
-def read_result(path: Path) -> dict[str, Any]:
+def read_result(path: Traversable) -> dict[str, Any]:
     """The record in a file, its tables as rows; ValueError names a file that is damaged."""
     try:
-        return decode_record(json.loads(path.read_bytes()))
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        if "tables" not in content:
+            raise ValueError("it has no tables")
+        tables = content.pop("tables")
+        return content | {name: decode(table) for name, table in tables.items()}
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path} is damaged, or no result: {reason}") from None
@@ -68,7 +71,7 @@ def load_result(name: str) -> dict[str, Any]:
         files = folder.iterdir() if folder.is_dir() else ()
         known = sorted(f.name.removesuffix(".json") for f in files if f.name.endswith(".json"))
         raise MissingResult(f"no result {name!r}; there are: {', '.join(known) or 'none'}")
-    return decode_record(json.loads(file.read_text()))
+    return read_result(file)
 
 
 def results_folder() -> Traversable:
@@ -78,23 +81,13 @@ def results_folder() -> Traversable:
     return installed if installed.is_dir() else package / ".." / "results"
 
 
-def load_table(name: str, part: str = "test") -> "pd.DataFrame":
+def load_table(name: str, part: str = "test") -> pd.DataFrame:
     """One table of such a record, e.g. its ``"test"`` rows; ValueError if it has no such one."""
-    import pandas as pd
-
     record = load_result(name)
     if not _is_table(record.get(part)):
         parts = ", ".join(key for key, value in record.items() if _is_table(value))
         raise ValueError(f"result {name!r} has no table {part!r}; it has: {parts or 'none'}")
     return pd.DataFrame(record[part])
-
-
-def decode_record(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A record from the content of its file; ValueError if it has no tables."""
-    if "tables" not in content:
-        raise ValueError("it has no tables")
-    rest = {name: part for name, part in content.items() if name != "tables"}
-    return rest | {name: decode(table) for name, table in content["tables"].items()}
 
 
 def encode(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -5,23 +5,21 @@ All take rows of the ledger, or their checks, from `judge`.
 
 import textwrap
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from mergebook.lab.statistics import Pooled
 from mergebook.ledger.checks import SPREAD
 from mergebook.ledger.verdicts import VERDICTS
+from mergebook.plots import BLUE, GREY, LIGHT, VERMILION
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-# Blue and vermilion of Okabe and Ito, and a grey; what fails also has a shape of its own, and so
-# have facts.
-COLOURS = {"holds": "#0072b2", "open": "#8c8c8c", "fails": "#d55e00"}
-COLOURS |= {"proved": COLOURS["holds"], "refuted": COLOURS["fails"]}
+# What fails also has a shape of its own, and so have facts.
+COLOURS = {"holds": BLUE, "open": GREY, "fails": VERMILION, "proved": BLUE, "refuted": VERMILION}
 SHAPES = {"holds": "o", "open": "o", "fails": "X", "proved": "s", "refuted": "X"}
 MARKS = {
     "holds": "●",
@@ -44,15 +42,13 @@ WIDTH = 50  # letters of a line beside the intervals
 LEFT, RIGHT = -3.62, 1.92  # what the figure spans, where an interval's longest reach is 1
 
 
-def forest(table: pd.DataFrame, checks: pd.DataFrame) -> "Figure":
+def forest(table: pd.DataFrame, checks: pd.DataFrame) -> Figure:
     """Draw every primary check with its interval, claim by claim, and the paper's figures.
 
     Intervals are drawn as distances from the bound that a check must leave to the right, each
     claim's and unit's on a scale of its own. Grey bands are what counts as equal, diamonds the
     paper's figures.
     """
-    import matplotlib.pyplot as plt
-
     mine = checks[(checks["role"] == "primary") & checks["claim"].isin(table["claim"])]
     lines = sum(len(textwrap.wrap(what, WIDTH)) for what in mine["what"])
     rows = 0.3 * len(mine) + 0.7 * lines + 1.5 * len(table)
@@ -89,7 +85,7 @@ def forest(table: pd.DataFrame, checks: pd.DataFrame) -> "Figure":
     return figure
 
 
-def _draw(ax: "Axes", check: Any, place: float, reach: float) -> None:
+def _draw(ax: Axes, check: Any, place: float, reach: float) -> None:
     """One interval, its tolerance and the paper's figure, as distances from the bound."""
     low, value, high = (
         np.clip((getattr(check, name) - check.bound) / reach, -1, 1)
@@ -97,7 +93,7 @@ def _draw(ax: "Axes", check: Any, place: float, reach: float) -> None:
     )
     if _given(check.tolerance):
         width = min(1.0, check.tolerance / reach)
-        ax.fill_between([-width, width], place - 0.4, place + 0.4, color="#dedede", lw=0)
+        ax.fill_between([-width, width], place - 0.4, place + 0.4, color=LIGHT, lw=0)
     shade = COLOURS[check.outcome]
     ax.plot([low, high], [place, place], color=shade, lw=2)
     ax.plot(value, place, SHAPES[check.outcome], color=shade, ms=6)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from mergebook.suites.families import Pretraining, family_with
 from mergebook.suites.provenance import provenance
 from mergebook.suites.training import Recipe
-from mergebook.suites.types import PretrainingSet
+from mergebook.suites.types import LabelledSet
 from mergelib.hashing import digest_of_state, fingerprint, plain
 from mergelib.io import Checkpoint, cache_folder, save_state_dict
 
@@ -48,7 +48,7 @@ def shipped_backbone(name: str) -> dict[str, Tensor] | None:
 def write_backbone(
     path: Path,
     name: str,
-    sets: Sequence[PretrainingSet] | None = None,
+    sets: Sequence[LabelledSet] | None = None,
     recipe: Recipe | None = None,
     *,
     epochs: int | None = None,

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from mergebook.suites.families import Family, family_of
 from mergebook.suites.registry import Sizes
-from mergebook.suites.training import Recipe
 from mergelib.evaluation.tasks import Suite, Task
 
 
@@ -50,16 +49,6 @@ def load_suite(
         loaded[task], own_sources = family.load_task(task, sizes, seed, data, **options)
         sources.update(own_sources)
     return Suite(name, seed, loaded, sources)
-
-
-def usual_model(name: str) -> str:
-    """The model whose experts a suite is about, unless another is asked for."""
-    return family_of(name).model
-
-
-def usual_recipe(name: str) -> Recipe | None:
-    """How a suite's experts are usually fine-tuned; None if they are given."""
-    return family_of(name).recipe
 
 
 def _choose(name: str, family: Family, tasks: Sequence[str] | None) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from mergelib.structure import Features, Scope, describes
 from mergelib.training import seeded
 
 
@@ -190,26 +191,8 @@ class ResNet18(nn.Module):
         return features
 
 
-class BasicBlock(nn.Module):
-    """torchvision's basic block of a residual network, under its names."""
-
-    def __init__(self, before: int, channels: int, stride: int, down: nn.Module | None) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(before, channels, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.downsample = down
-
-    def forward(self, x: Tensor) -> Tensor:
-        change = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        out: Tensor = self.relu(change + (x if self.downsample is None else self.downsample(x)))
-        return out
-
-
 class ResNet(nn.Module):
-    """A ResNet of any width and depth for 32x32 pictures.
+    """A ResNet of torchvision's basic blocks, of any width and depth, for 32x32 pictures.
 
     Each stage has twice the channels of the one before, and half the side.
 
@@ -218,29 +201,27 @@ class ResNet(nn.Module):
 
     def __init__(self, width: int = 16, blocks: Sequence[int] = (2, 2, 2, 2)) -> None:
         super().__init__()
+        from torchvision.models.resnet import BasicBlock
+
         self.stem = nn.Sequential(
             nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
         )
-        self.stages = nn.ModuleList()
-        before = width
+        self.stages = nn.Sequential()
+        self.width = width
         for stage, count in enumerate(blocks):
             channels, layers = width * 2**stage, []
             for block in range(count):
                 step = 2 if stage and not block else 1
-                down: nn.Module | None = None
-                if before != channels:
-                    point = nn.Conv2d(before, channels, 1, stride=step, bias=False)
+                down = None
+                if self.width != channels:
+                    point = nn.Conv2d(self.width, channels, 1, stride=step, bias=False)
                     down = nn.Sequential(point, nn.BatchNorm2d(channels))
-                layers.append(BasicBlock(before, channels, step, down))
-                before = channels
+                layers.append(BasicBlock(self.width, channels, step, down))
+                self.width = channels
             self.stages.append(nn.Sequential(*layers))
-        self.width = before
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.stem(images)
-        for stage in self.stages:
-            x = stage(x)
-        features: Tensor = x.mean((2, 3))
+        features: Tensor = self.stages(self.stem(images)).mean((2, 3))
         return features
 
 
@@ -311,3 +292,53 @@ class Head(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return self.scale * F.normalize(features, dim=1) @ self.weight.T
+
+
+# Which axes of their parameters belong together, for `mergelib.structure`.
+
+
+@describes(Attention)
+def _attention(attention: Attention, scope: Scope, x: Features | None) -> Features | None:
+    size = attention.proj.in_features // attention.heads
+    query, key, value = scope.attention(attention.heads, size)
+    scope("qkv", x, out=query + key + value)
+    return scope.chain(value, "proj")
+
+
+@describes(Block)
+def _block(block: Block, scope: Scope, x: Features | None) -> Features | None:
+    x = scope.add(x, scope.chain(x, "norm1", "attn"))
+    return scope.add(x, scope.chain(x, "norm2", "fc1", "fc2"))
+
+
+@describes(VisionTransformer)
+def _vision(net: VisionTransformer, scope: Scope, x: Features | None) -> Features | None:
+    x = scope("stem", x)
+    scope.declare("pos_embed", ("index", None), ("write", x))
+    return scope.chain(x, "blocks", "norm")
+
+
+@describes(GPT)
+def _gpt(net: GPT, scope: Scope, x: Features | None) -> Features:
+    x = scope("token_embed", None)
+    scope.declare("pos_embed", ("index", None), ("write", x))
+    x = scope.chain(x, "blocks", "norm")
+    logits = scope.units(net.token_embed.num_embeddings)
+    scope.declare("token_embed.weight", ("write", logits), ("read", x))  # tied
+    return logits
+
+
+def _chain(*parts: str) -> Callable[[nn.Module, Scope, Features | None], Features | None]:
+    return lambda net, scope, x: scope.chain(x, *parts)
+
+
+describes(MLP)(_chain("layers"))
+describes(ResNet18)(_chain("net"))
+describes(ResNet)(_chain("stem", "stages"))
+
+
+@describes(Head)
+def _head(head: Head, scope: Scope, x: Features | None) -> Features:
+    logits = scope.units(len(head.weight))
+    scope.declare("weight", ("write", logits), ("read", x))
+    return logits

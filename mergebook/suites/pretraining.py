@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mergebook.suites.heads import features
 from mergebook.suites.models import scale_pixels, to_tokens
 from mergebook.suites.training import Recipe, fine_tune
-from mergebook.suites.types import PretrainingSet
+from mergebook.suites.types import LabelledSet
 from mergelib.evaluation.tasks import Split, cross_entropy
 from mergelib.progress import progress
 from mergelib.training import shuffled, train
@@ -52,7 +52,7 @@ def augment(images: Tensor, flips: Tensor, generator: torch.Generator) -> Tensor
 
 
 def pretrain(
-    model: nn.Module, sets: Sequence[PretrainingSet], recipe: Recipe = PRETRAINING, *, seed: int = 0
+    model: nn.Module, sets: Sequence[LabelledSet], recipe: Recipe = PRETRAINING, *, seed: int = 0
 ) -> list[dict[str, float]]:
     """Train ``model`` in place on the union of the sets; returns one log record an epoch.
 
@@ -82,20 +82,22 @@ def pretrain(
         return torch.stack(losses).sum() / len(batch)
 
     log: list[dict[str, float]] = []
-    steps = recipe.steps(examples)
+    steps, batch_size = recipe.steps(examples), recipe.batch_size
+    counts = [min(batch_size, examples - first) for first in range(0, examples, batch_size)]
     with progress(total=steps, desc="pretraining") as bar:
         for epoch in range(1, recipe.epochs + 1):
             start = time.perf_counter()
             losses = train(
                 stack,
-                shuffled(examples, recipe.batch_size, generator, steps // recipe.epochs),
+                shuffled(examples, batch_size, generator, steps // recipe.epochs),
                 loss,
                 optimiser,
                 schedule=schedule,
                 clip=1.0,
                 on_step=lambda *_: bar.update(),
             )
-            record = {"epoch": epoch, "loss": _mean(losses, examples, recipe.batch_size)}
+            whole = sum(mean * count for mean, count in zip(losses, counts, strict=True))
+            record = {"epoch": epoch, "loss": whole / examples}
             if epoch % 5 == 0 or epoch == recipe.epochs:
                 for task, head in zip(sets, heads, strict=True):
                     record[f"accuracy/{task.name}"] = _accuracy(model, head, task.test)
@@ -105,15 +107,9 @@ def pretrain(
     return log
 
 
-def _mean(losses: Sequence[float], examples: int, batch_size: int) -> float:
-    """The mean loss of an epoch's examples, from those of its batches."""
-    sizes = [min(batch_size, examples - first) for first in range(0, examples, batch_size)]
-    return sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / examples
-
-
 def pretrain_text(
     model: nn.Module,
-    sets: Sequence[PretrainingSet],
+    sets: Sequence[LabelledSet],
     recipe: Recipe = PRETRAINING_TEXT,
     *,
     seed: int = 0,

@@ -4,17 +4,19 @@ Families of the package register themselves when `mergebook.suites.families` is 
 `register` adds another, whose suites are then loaded, fine-tuned on and studied like these.
 """
 
+import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from mergebook.suites.heads import few_shot_heads
-from mergebook.suites.packages import Package
 from mergebook.suites.training import Recipe
-from mergebook.suites.types import IsMatrix, PretrainingSet, Zoo
+from mergebook.suites.types import LabelledSet, Zoo
 from mergelib.evaluation.tasks import Suite, Task
+from mergelib.hashing import sha256_of
+from mergelib.merging import IsMatrix
 from mergelib.statedict import is_matrix
 
 Sizes = tuple[int, int, int | None]
@@ -27,10 +29,49 @@ class Pretraining:
     """How the backbones of a family are pretrained."""
 
     train: Callable[..., list[dict[str, float]]]  # (model, sets, recipe, seed=0), gives a log
-    sets: Callable[[str | Path | None], list[PretrainingSet]]  # from the folder of data
+    sets: Callable[[str | Path | None], list[LabelledSet]]  # from the folder of data
     recipe: Recipe
-    short_sets: Callable[[], list[PretrainingSet]]  # for models that no weights ship for
+    short_sets: Callable[[], list[LabelledSet]]  # for models that no weights ship for
     short_recipe: Recipe
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed package of the package index, of the extra ``real``, with pretrained weights."""
+
+    name: str  # on the index
+    file: str  # of the weights, relative to where packages are installed
+    read: Callable[[Path], dict[str, Tensor]]  # the state dict of the family's models
+    needs: tuple[str, ...] = ()  # names of further packages
+
+    def path(self) -> Path:
+        """Where the weights are; ImportError if the package is not installed."""
+        versions = self._versions()
+        path = Path(str(importlib.metadata.distribution(self.name).locate_file(self.file)))
+        if not path.is_file():
+            raise ValueError(f"package {self.name!r} {versions[self.name]} has no {self.file}")
+        return path
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights; errors as in `path`."""
+        return self.read(self.path())
+
+    def origin(self) -> dict[str, str]:
+        """What tells which weights they are: packages' versions, and the SHA-256 of the file."""
+        path = self.path()
+        return {**self._versions(), path.name: f"sha256:{sha256_of(path)}"}
+
+    def _versions(self) -> dict[str, str]:
+        found = {}
+        for name in (self.name, *self.needs):
+            try:
+                found[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError as error:
+                raise ImportError(
+                    f"package {name!r} is not installed: pip install 'mergelib-book[real]' brings "
+                    "the real pretrained networks"
+                ) from error
+        return found
 
 
 @dataclass(frozen=True)
@@ -48,7 +89,7 @@ class Family:
     sizes: Mapping[str, Sizes]
     model: str  # the usual one
     models: Mapping[str, Callable[[], nn.Module]] = field(default_factory=dict)
-    recipe: Recipe | None = None
+    recipe: Recipe | None = None  # the usual one; None if experts are given
     heads: MakeHeads = few_shot_heads
     # What a task's head is made from, unless it is examples or passes on what it gets.
     prompts: Callable[[Task], Sequence[str]] = lambda task: ()

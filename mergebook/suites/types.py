@@ -1,27 +1,26 @@
-"""What there is to merge: a zoo of experts, and the sets that a backbone was pretrained on."""
+"""What there is to merge: a zoo of experts; and labelled sets, for tasks and pretraining."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from mergelib.evaluation.tasks import Split, Suite
+from mergelib.merging import IsMatrix
 from mergelib.messages.brief import Brief
 from mergelib.statedict import is_matrix
 
-IsMatrix = Callable[[str, Tensor], bool]
-
 
 @dataclass(frozen=True, repr=False)
-class PretrainingSet(Brief):
-    """Labelled data for pretraining, never a task of a suite."""
+class LabelledSet(Brief):
+    """Labelled data with their own parts, from which tasks are cut, or for pretraining."""
 
     name: str
     class_names: tuple[str, ...]
     train: Split
     test: Split
-    sha256: str  # of the source
+    sha256: str  # of the file or whatever else they were made from
 
 
 @dataclass(frozen=True, repr=False)

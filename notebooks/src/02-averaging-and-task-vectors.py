@@ -102,7 +102,7 @@ first, second = names[:2]
 # rate.
 
 # %%
-from mergebook.chapters.lines import loss_barrier, walk
+from mergebook.chapters.averaging import loss_barrier, walk
 
 other_recipe = Recipe(learning_rate=8e-4, batch_size=128)
 rival = load_zoo(only(suite, [first]), recipe=other_recipe, device=DEVICE).experts[first]
@@ -123,7 +123,7 @@ print(f"barrier between two fine-tunes: {loss_barrier(twins):.3f} nats")
 # *stranger*, from other random weights. Three draws, to see more than one accident.
 
 # %%
-from mergebook.chapters.lines import train_trio
+from mergebook.chapters.averaging import train_trio
 
 chess = load_suite("glyphs8", seed=SEED, profile=PROFILE, tasks=["chess"])
 gentle = Recipe(learning_rate=1e-3, epochs=20)
@@ -551,7 +551,7 @@ table.assign(**{"2/T": 2 / measured.index}).rename_axis("tasks").round(2)
 # pairs and fours are those of this page.
 
 # %%
-from mergebook.chapters.task_vectors import cost_of_rules, recorded_sweeps
+from mergebook.chapters.averaging import cost_of_rules, recorded_sweeps
 
 rules = {"λ = 0.3": 0.3, "λ = 2/T": "2/T", "λ = 1/T, the average": "1/T"}
 few = sweeps[sweeps["tasks"] < 8].assign(suite="glyphs, here").drop(columns="loss")
@@ -587,7 +587,7 @@ mean_cost.rename(columns=lambda rule: rule.removeprefix("λ = ").split(",")[0]).
 # On networks that others pretrained ([](#run-real)) it costs this many points of validation accuracy, over three seeds:
 
 # %%
-from mergebook.chapters.task_vectors import REAL
+from mergebook.chapters.averaging import REAL
 
 on_real = cost_of_rules(recorded_sweeps(REAL), {"λ = 2/T": "2/T"})
 cost_on_real = on_real.groupby("suite", sort=False).agg(

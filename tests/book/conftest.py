@@ -13,7 +13,7 @@ from mergebook.suites import models, zoo
 from mergebook.suites.families import FAMILIES
 from mergebook.suites.loading import load_suite
 from mergebook.suites.training import Recipe
-from mergebook.suites.types import PretrainingSet
+from mergebook.suites.types import LabelledSet
 from mergelib.evaluation.tasks import Suite
 
 TEXTS = {
@@ -37,7 +37,7 @@ def make_tiny() -> models.VisionTransformer:
 def install(patch: pytest.MonkeyPatch, suite: Suite) -> None:
     """A model ``tiny``, and in place of the rendered scripts one set to pretrain it on."""
     low = suite.tasks["digits_low"]
-    sets = [PretrainingSet("glyphs", low.class_names, low.train, low.test, "0123")]
+    sets = [LabelledSet("glyphs", low.class_names, low.train, low.test, "0123")]
     family = FAMILIES["digits"]
     assert family.pretraining is not None
     recipe = Recipe(learning_rate=3e-3, epochs=1)

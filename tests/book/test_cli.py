@@ -59,7 +59,7 @@ def test_demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     mean = table.groupby("method")["accuracy"].mean()
     assert mean["individual"] > 0.95
     assert mean["pretrained"] < mean["average"]
-    merged = table["method"].isin(cli.studies.DEMO)
+    merged = table["method"].isin(cli.DEMO)
     assert (table.loc[merged, "seconds"] > 0).all()
     for text in ("TIES", "CART", "mean", "normalised", "peak MB", f"{100 * mean['cart']:.1f}"):
         assert text in printed
@@ -204,7 +204,9 @@ def test_an_unknown_suite(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     message = fail(run, *command, "--suite", "digits3")
-    assert message.startswith("unknown suite 'digits3'; known: clip8, clip14, clip20, digits2")
+    assert message.startswith(
+        "unknown suite 'digits3'; known: clip8, clip14, clip20, glue8, digits2"
+    )
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
 
@@ -281,6 +283,6 @@ def test_a_package_that_is_not_there(
 
 
 def test_settings_of_a_point_may_hold_blanks() -> None:
-    parts = cli.studies.split_settings('  size=half wider only=["a b", "c"]  steps=2,4 ')
+    parts = cli.split_settings('  size=half wider only=["a b", "c"]  steps=2,4 ')
     assert parts == ["size=half wider", 'only=["a b", "c"]', "steps=2,4"]
-    assert cli.studies.split_settings("") == []
+    assert cli.split_settings("") == []

@@ -31,7 +31,7 @@ from mergebook.suites.data.texts import TEXTS
 from mergebook.suites.families import family_of, pictures
 from mergebook.suites.loading import load_suite
 from mergebook.suites.models import GPT, ResNet, to_tokens
-from mergebook.suites.types import PretrainingSet
+from mergebook.suites.types import LabelledSet
 from mergelib.evaluation.tasks import Split, Task, Transform
 from mergelib.hashing import stable_seed
 from mergelib.problems import calling
@@ -99,7 +99,7 @@ def _of_profile(name: str, profile: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _known(*, rendered: bool) -> list[PretrainingSet]:
+def _known(*, rendered: bool) -> list[LabelledSet]:
     """What sources learn: scripts that no suite has, and photographs where these may be missed."""
     if rendered:
         return pictures.rendered_sets()
@@ -109,7 +109,7 @@ def _known(*, rendered: bool) -> list[PretrainingSet]:
     return [found[PHOTOGRAPHS], found["glyphs"]]
 
 
-def _apart(seen: PretrainingSet, seed: int) -> tuple[PretrainingSet, Task]:
+def _apart(seen: LabelledSet, seed: int) -> tuple[LabelledSet, Task]:
     """A set of pictures without some of its classes, and the task that these make."""
     generator = torch.Generator().manual_seed(stable_seed("held out", seed))
     held, kept = torch.randperm(len(seen.class_names), generator=generator).split(
@@ -167,7 +167,7 @@ def text_transfer(source: Texts) -> Transfer:
 
 def picture_transfer(
     task: Task,  # the target
-    known: Sequence[PretrainingSet],  # what sources see, one set or two
+    known: Sequence[LabelledSet],  # what sources see, one set or two
     seed: int,  # of everything drawn
     learning: str = "labels",  # of sources and on the target, one of `LEARNING`
     *,

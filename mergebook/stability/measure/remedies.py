@@ -12,7 +12,7 @@ from mergebook.lab.results import Tables
 from mergebook.lab.runner import beginning_of, study
 from mergebook.stability.theory.estimators import smoothness
 from mergebook.stability.theory.task_loss import task_losses
-from mergebook.suites.loading import usual_recipe
+from mergebook.suites.families import family_of
 from mergebook.suites.models import Linearised
 from mergebook.suites.training import fine_tune
 from mergebook.suites.types import Zoo
@@ -40,7 +40,7 @@ def remedies(
     """
     if epochs < 2 or epochs % 2:
         raise ValueError(f"epochs is {epochs}, expected an even number above 0")
-    usual = usual_recipe(zoo.suite.name)
+    usual = family_of(zoo.suite.name).recipe
     if usual is None:
         raise ValueError(f"experts of {zoo.suite.name} are public, and not trained here")
     expansion = Linearised(zoo.model)

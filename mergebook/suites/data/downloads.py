@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from torchvision import datasets
 
 Sample = tuple[Image.Image, int]
 
@@ -25,17 +26,9 @@ class Source:
     grey: bool = False
 
 
-def _set(class_name: str, root: Path, **options: Any) -> Any:
-    from torchvision import datasets
-
-    return getattr(datasets, class_name)(root, **options)
-
-
-def _stream(dataset: Any) -> Iterator[Sample]:
-    """The samples of an indexed data set, in order."""
-    for index in range(len(dataset)):
-        image, label = dataset[index]
-        yield image, int(label)
+def _stream(dataset: Any, rows: Iterable[int] | None = None) -> Iterator[Sample]:
+    """The samples of an indexed data set, or some of them, in order."""
+    return (dataset[row] for row in (range(len(dataset)) if rows is None else rows))
 
 
 def _official(
@@ -45,7 +38,8 @@ def _official(
     parts: tuple[Any, Any] = (True, False) if key == "train" else ("train", "test")
 
     def source(root: Path) -> Source:
-        train, test = (_set(class_name, root, **{key: part}, download=True) for part in parts)
+        kind = getattr(datasets, class_name)
+        train, test = (kind(root, **{key: part}, download=True) for part in parts)
         return Source(_stream(train), _stream(test), names or train.classes, **stored)
 
     return source
@@ -55,15 +49,13 @@ def _cut(class_name: str, labels: str, names: str) -> Callable[[Path], Source]:
     """A set without a test part, to which every fourth picture of a class goes."""
 
     def source(root: Path) -> Source:
-        dataset = _set(class_name, root, download=True)
+        dataset = getattr(datasets, class_name)(root, download=True)
         seen: Counter[int] = Counter()
         parts: tuple[list[int], list[int]] = ([], [])
         for index, label in enumerate(getattr(dataset, labels)):
             seen[label] += 1
             parts[seen[label] % 4 == 0].append(index)
-        train, test = (
-            ((dataset[i][0], int(getattr(dataset, labels)[i])) for i in part) for part in parts
-        )
+        train, test = (_stream(dataset, part) for part in parts)
         return Source(train, test, getattr(dataset, names))
 
     return source
@@ -72,9 +64,8 @@ def _cut(class_name: str, labels: str, names: str) -> Callable[[Path], Source]:
 def _emnist_letters(root: Path) -> Source:
     def upright(train: bool) -> Iterator[Sample]:
         # EMNIST stores its pictures transposed and counts the letters from 1.
-        for image, label in _stream(
-            _set("EMNIST", root, split="letters", train=train, download=True)
-        ):
+        stored = datasets.EMNIST(root, split="letters", train=train, download=True)
+        for image, label in _stream(stored):
             yield image.transpose(Image.Transpose.TRANSPOSE), label - 1
 
     return Source(upright(True), upright(False), "ABCDEFGHIJKLMNOPQRSTUVWXYZ", side=28, grey=True)
@@ -82,7 +73,7 @@ def _emnist_letters(root: Path) -> Source:
 
 def _dtd10(root: Path) -> Source:
     """The first ten classes; the validation part joins the training part."""
-    parts = [_set("DTD", root, split=split, download=True) for split in ("train", "val", "test")]
+    parts = [datasets.DTD(root, split=part, download=True) for part in ("train", "val", "test")]
 
     def first_ten(*parts: Any) -> Iterator[Sample]:
         return (sample for part in parts for sample in _stream(part) if sample[1] < 10)
@@ -91,7 +82,7 @@ def _dtd10(root: Path) -> Source:
 
 
 def _fer2013(root: Path) -> Source:
-    train, test = (_set("FER2013", root, split=split) for split in ("train", "test"))
+    train, test = (datasets.FER2013(root, split=split) for split in ("train", "test"))
     if test[0][1] is None:
         raise RuntimeError("the labels of the test part are only in fer2013.csv")
     names = ("angry", "disgust", "fear", "happy", "sad", "surprise", "neutral")

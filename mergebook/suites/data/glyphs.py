@@ -26,6 +26,7 @@ from mergelib.messages.brief import Brief
 SIDE = 32
 MASK_SIDE = 96
 BATCH = 512
+Rendered = tuple[tuple[str, ...], list[tuple[Tensor, Tensor]]]  # class names; images and labels
 
 # In this order the last face that has a glyph is the one held out of training.
 FACES = (
@@ -251,9 +252,7 @@ def _neighbours(masks: Tensor, points: Tensor, jitter: Jitter, generator: Genera
     return sides[0].maximum(sides[1])
 
 
-def render_task(
-    name: str, sizes: Sequence[int], seed: int
-) -> tuple[tuple[str, ...], list[tuple[Tensor, Tensor]]]:
+def render_task(name: str, sizes: Sequence[int], seed: int) -> Rendered:
     """Class names and (images, labels) of a script's splits; only the last uses held-out faces."""
     if name not in SCRIPTS:
         raise ValueError(f"unknown script {name!r}; known: {', '.join(SCRIPTS)}")
@@ -262,9 +261,7 @@ def render_task(
     return _rendered(script, counts, (script.medium,), WILD, ("glyphs", name), seed)
 
 
-def render_pretraining(
-    per_class: int, test_per_class: int, seed: int
-) -> tuple[tuple[str, ...], list[tuple[Tensor, Tensor]]]:
+def render_pretraining(per_class: int, test_per_class: int, seed: int) -> Rendered:
     """Class names and (images, labels) of the training and test split for pretraining."""
     classes = len(glyph_set(PRETRAINING).class_names)
     counts = {"train": per_class * classes, "test": test_per_class * classes}
@@ -278,7 +275,7 @@ def _rendered(
     jitter: Jitter,
     names: tuple[str, ...],
     seed: int,
-) -> tuple[tuple[str, ...], list[tuple[Tensor, Tensor]]]:
+) -> Rendered:
     """Class names and splits, the media in turn; the test split alone has held-out faces."""
     glyphs, splits = glyph_set(script), []
     for part, size in counts.items():

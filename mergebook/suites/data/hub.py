@@ -14,6 +14,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from mergebook.suites.types import Zoo
+from mergelib.evaluation.tasks import Suite
 from mergelib.hashing import fingerprint, sha256_of
 from mergelib.io import Checkpoint
 from mergelib.statedict import StateDict, check_compatible
@@ -97,15 +99,24 @@ def read_part(folder: Path, prefix: str, like: StateDict) -> dict[str, Tensor]:
     return {name: state[name] for name in like}
 
 
-def read_experts(
-    files: Mapping[str, Path], prefix: str, like: StateDict
-) -> dict[str, dict[str, Tensor]]:
-    """`read_part` of every task's checkpoint, on the device of ``like``."""
+def zoo_of_files(
+    suite: Suite, network: nn.Module, folder: Path, files: Mapping[str, Path], prefix: str
+) -> Zoo:
+    """A zoo, without heads, of a pretrained network from a folder and of its experts in others.
+
+    Experts are read by `read_part`, and lie where the network does.
+    """
+    pretrained = {key: value.clone() for key, value in network.state_dict().items()}
     experts = {}
     for task, file in files.items():
-        part = read_part(file, prefix, like)
-        experts[task] = {key: tensor.to(like[key].device) for key, tensor in part.items()}
-    return experts
+        part = read_part(file, prefix, pretrained)
+        experts[task] = {key: tensor.to(pretrained[key].device) for key, tensor in part.items()}
+    shards = [
+        shard for each in (folder, *files.values()) for shard in sorted(Checkpoint(each).shards)
+    ]
+    made = fingerprint("".join(map(sha256_of, shards)))
+    told = revisions({"pretrained": folder, **files})
+    return Zoo(suite, network, pretrained, experts, {}, files, made, told)
 
 
 def load_weights(model: nn.Module, folder: Path, prefix: str = "") -> nn.Module:
@@ -124,12 +135,6 @@ def locate(experts: str | Mapping[str, str | Path], tasks: Iterable[str]) -> dic
         if task not in experts:
             raise ValueError(f"task {task!r} has no expert; there are: {', '.join(experts)}")
     return {task: fetch(experts[task]) for task in tasks}
-
-
-def weights_fingerprint(folders: Iterable[Path]) -> str:
-    """Hash of all weights in some models' folders, 16 hexadecimal digits."""
-    files = [file for folder in folders for file in sorted(Checkpoint(folder).shards)]
-    return fingerprint("".join(map(sha256_of, files)))
 
 
 def load_data(

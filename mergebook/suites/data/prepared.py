@@ -13,10 +13,10 @@ import lzma
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,11 +24,15 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from mergebook.suites.data.tables import records
+from mergebook.suites.data.origins import records
+from mergebook.suites.types import LabelledSet
+from mergelib.evaluation.tasks import Split
 from mergelib.hashing import sha256_of
 from mergelib.io import cache_folder, staged
-from mergelib.messages.brief import Brief
 from mergelib.progress import progress
+
+if TYPE_CHECKING:
+    from mergebook.suites.data.downloads import Source
 
 SIDE = 32
 PER_CLASS = {"train": 5000, "test": 1000}  # the first pictures of a class, which are prepared
@@ -47,18 +51,6 @@ class Entry:
 CATALOGUE = {
     name: Entry(name, **line) for name, line in records("pictures", dict[str, Any]).items()
 }
-
-
-@dataclass(frozen=True, repr=False)
-class Arrays(Brief):
-    """A loaded set: uint8 images (N, 3, 32, 32), int64 labels (N,), names of the classes."""
-
-    train_images: Tensor
-    train_labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
-    class_names: tuple[str, ...]
-    sha256: str  # of the file that the set was read from
 
 
 def search_folders(data: str | Path | None = None) -> list[Path]:
@@ -90,7 +82,7 @@ def find_file(name: str, data: str | Path | None = None) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def load_arrays(name: str, data: str | Path | None = None) -> Arrays:
+def load_arrays(name: str, data: str | Path | None = None) -> LabelledSet:
     """Load a prepared set, downloading and preparing it first where torchvision has it.
 
     Grey pictures are repeated over the channels, 28 x 28 is padded with zeros to 32 x 32, and any
@@ -100,13 +92,8 @@ def load_arrays(name: str, data: str | Path | None = None) -> Arrays:
     digest = sha256_of(path)
     raw = _read(path)
     names = tuple(str(n) for n in raw["class_names"])
-    parts: dict[str, Tensor] = {}
-    for part in ("train", "test"):
-        images, labels = raw[f"{part}_images"], raw[f"{part}_labels"]
-        _check_part(path, part, images, labels, len(names))
-        parts[f"{part}_images"] = to_tensor(images)
-        parts[f"{part}_labels"] = torch.from_numpy(labels.astype(np.int64))
-    return Arrays(**parts, class_names=names, sha256=digest)
+    train, test = (_part(path, part, raw, len(names)) for part in ("train", "test"))
+    return LabelledSet(name, names, train, test, digest)
 
 
 def to_tensor(images: np.ndarray) -> Tensor:
@@ -159,10 +146,9 @@ def _read_sheets(archive: Any, part: str) -> np.ndarray:
     return np.concatenate(tiles)
 
 
-def _check_part(
-    path: Path, part: str, images: np.ndarray, labels: np.ndarray, classes: int
-) -> None:
-    """Raise ValueError, naming file and array, unless the part keeps to the schema."""
+def _part(path: Path, part: str, raw: Mapping[str, np.ndarray], classes: int) -> Split:
+    """One part of a set; ValueError, naming file and array, unless it keeps to the schema."""
+    images, labels = raw[f"{part}_images"], raw[f"{part}_labels"]
     problem = ""
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
         found = f"{images.dtype} {images.shape}"
@@ -175,9 +161,7 @@ def _check_part(
         problem = f"'{part}_labels' must hold labels from 0 to {classes - 1}, found {found}"
     if problem:
         raise ValueError(f"{path}: array {problem}")
-
-
-Samples = Iterable[tuple[Image.Image, int]]
+    return Split(to_tensor(images), torch.from_numpy(labels.astype(np.int64)))
 
 
 def prepare(name: str, data_folder: str | Path | None = None) -> Path:
@@ -204,8 +188,7 @@ def prepare(name: str, data_folder: str | Path | None = None) -> Path:
             f"data set {name!r} could not be had from torchvision ({error}); files fetched by hand "
             f"belong into {root}, a prepared {name}.npz into {target.parent}"
         ) from error
-    parts = {"train": source.train, "test": source.test}
-    return _write_set(target, parts, source.class_names, side=source.side, grey=source.grey)
+    return _write_set(target, source)
 
 
 def prepare_folder(
@@ -218,6 +201,8 @@ def prepare_folder(
     check_name(name)
     from torchvision.datasets import ImageFolder
 
+    from mergebook.suites.data.downloads import Source
+
     try:
         train, test = (ImageFolder(str(Path(folder) / part)) for part in ("train", "test"))
     except FileNotFoundError as error:  # no folder, no class in it, or no picture of a class
@@ -225,8 +210,7 @@ def prepare_folder(
     if train.classes != test.classes:
         odd = sorted(set(train.classes) ^ set(test.classes))
         raise ValueError(f"{folder}: class folders in only one of train/ and test/: {odd}")
-    parts = {"train": train, "test": test}
-    return _write_set(_target(name, data_folder), parts, train.classes, side=SIDE, grey=grey)
+    return _write_set(_target(name, data_folder), Source(train, test, train.classes, grey=grey))
 
 
 def _target(name: str, data_folder: str | Path | None) -> Path:
@@ -234,16 +218,15 @@ def _target(name: str, data_folder: str | Path | None) -> Path:
     return folder / f"{name}.npz"
 
 
-def _write_set(
-    target: Path, parts: Mapping[str, Samples], names: Sequence[str], *, side: int, grey: bool
-) -> Path:
-    raw: dict[str, np.ndarray] = {"class_names": np.array(list(names))}
-    for part, samples in parts.items():
+def _write_set(target: Path, source: "Source") -> Path:
+    names = list(source.class_names)
+    raw: dict[str, np.ndarray] = {"class_names": np.array(names)}
+    for part, samples in (("train", source.train), ("test", source.test)):
         images, labels, count = [], [], [0] * len(names)
         for image, label in progress(samples, desc=f"{target.stem} {part}"):
             if count[label] < PER_CLASS[part]:
                 count[label] += 1
-                images.append(_square(image, side, grey))
+                images.append(_square(image, source.side, source.grey))
                 labels.append(label)
         raw[f"{part}_images"] = np.stack(images)
         raw[f"{part}_labels"] = np.array(labels, dtype=np.min_scalar_type(len(names) - 1))

@@ -10,16 +10,15 @@ a random quarter is for testing.
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from mergebook.suites.data.pinned import download
+from mergebook.suites.data.origins import download, records
 from mergebook.suites.data.prepared import find, search_folders
-from mergebook.suites.data.tables import records
 from mergelib.hashing import sha256_of
 from mergelib.messages.brief import Brief
 
@@ -27,25 +26,25 @@ HEADER = ("split", "label", "text")
 Rows = list[tuple[str, str]]  # labels and texts
 
 
-def _numbered(content: str, names: Sequence[str]) -> list[Rows]:
+def numbered(content: str, names: Sequence[str]) -> list[Rows]:
     """Lines ``1 text``: the number of a label, and a text, which may be empty."""
     fields = [line.partition(" ") for line in content.splitlines()]
     return [[(names[int(number)], text) for number, _, text in fields]]
 
 
-def _intents(content: str, names: Sequence[str]) -> list[Rows]:
+def intents(content: str, names: Sequence[str]) -> list[Rows]:
     """A table of texts and names with underscores, below a header."""
     _, *rows = csv.reader(io.StringIO(content, newline=""))
     return [[(label.replace("_", " "), text) for text, label in rows]]
 
 
-def _news(content: str, names: Sequence[str]) -> list[Rows]:
+def news(content: str, names: Sequence[str]) -> list[Rows]:
     """A table without a header: the number of a topic, from 1, a title, a description."""
     rows = csv.reader(io.StringIO(content, newline=""))
     return [[(names[int(k) - 1], f"{title}. {text}") for k, title, text in rows]]
 
 
-def _requests(content: str, names: Sequence[str]) -> list[Rows]:
+def requests(content: str, names: Sequence[str]) -> list[Rows]:
     """JSON with both splits, pairs of text and intent; what is out of scope stands elsewhere."""
     splits = json.loads(content)
     return [
@@ -54,13 +53,8 @@ def _requests(content: str, names: Sequence[str]) -> list[Rows]:
     ]
 
 
-# From a file's content and the names of its labels to the splits that it holds.
-FORMATS: dict[str, Callable[[str, Sequence[str]], list[Rows]]] = {
-    "numbered": _numbered,
-    "intents": _intents,
-    "news": _news,
-    "requests": _requests,
-}
+# By name, from a file's content and the names of its labels to the splits that it holds.
+FORMATS = {read.__name__: read for read in (numbered, intents, news, requests)}
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ first 128 are the inputs, the last 128 the labels. Splits are random windows.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from mergebook.suites.data.pinned import download
+from mergebook.suites.data.origins import download, records
 from mergebook.suites.data.prepared import find, search_folders
-from mergebook.suites.data.tables import records
 from mergelib.hashing import sha256_of
 
 CONTEXT = 128  # characters that a model sees
@@ -83,30 +83,25 @@ def split_windows(text: str, sizes: Sequence[int], seed: int) -> list[tuple[Tens
     """
     inputs, labels = windows(text)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    parts = []
-    for size in reversed(sizes[1:]):
-        count = min(size, len(labels) // 5)
-        parts.append(order[:count])
-        order = order[count:]
-    parts.append(order[: sizes[0]])
-    return [(inputs[rows], labels[rows]) for rows in reversed(parts)]
+    counts = [min(size, len(labels) // 5) for size in reversed(sizes[1:])]
+    *later, rest = order.split([*counts, len(order) - sum(counts)])
+    return [(inputs[rows], labels[rows]) for rows in (rest[: sizes[0]], *reversed(later))]
 
 
 def _download(name: str, target: Path) -> Path:
     text = TEXTS[name]
-
-    def body(contents: Sequence[bytes]) -> bytes:
-        return _body(contents[0].decode(text.encoding)).encode()
-
-    return download(f"text {name!r}", [text.url], body, text.sha256, target)
+    make = partial(_body, text.encoding)
+    return download(f"text {name!r}", [text.url], make, text.sha256, target)
 
 
-def _body(text: str) -> str:
+def _body(encoding: str, contents: Sequence[bytes]) -> bytes:
     """The text without what Project Gutenberg puts around a book: header, credits, licence."""
+    text = contents[0].decode(encoding)
     lines = text.replace("\r\n", "\n").split("\n")
     marks = [i for i, line in enumerate(lines) if line.startswith("*** ")]
     if len(marks) < 2:
-        return text
+        return text.encode()
     book = "\n".join(lines[marks[0] + 1 : marks[1]]).strip("\n")
     book = re.sub(r"\AProduced by .*?\n\n+", "", book, flags=re.DOTALL)
-    return re.sub(r"\n+End of (the )?Project Gutenberg[^\n]*\Z", "", book) + "\n"
+    book = re.sub(r"\n+End of (the )?Project Gutenberg[^\n]*\Z", "", book)
+    return f"{book}\n".encode()

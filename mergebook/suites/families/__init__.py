@@ -1,13 +1,11 @@
 """The families of suites that come with the package; importing this registers them all."""
 
 from mergebook.suites.families import clip as clip
-from mergebook.suites.families import digits as digits
 from mergebook.suites.families import glue as glue
-from mergebook.suites.families import glyphs as glyphs
 from mergebook.suites.families import imagenet as imagenet
+from mergebook.suites.families import pictures as pictures
 from mergebook.suites.families import sentences as sentences
 from mergebook.suites.families import texts as texts
-from mergebook.suites.families import vision as vision
 from mergebook.suites.registry import FAMILIES as FAMILIES
 from mergebook.suites.registry import Family as Family
 from mergebook.suites.registry import Pretraining as Pretraining

@@ -10,7 +10,7 @@ and belongs to the frozen model. Needs the extra ``hub`` (transformers, datasets
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from mergebook.suites.data import hub
+from mergebook.suites.data.origins import records
 from mergebook.suites.data.sampling import draw
-from mergebook.suites.data.tables import records
 from mergebook.suites.models import Head, scale_pixels
 from mergebook.suites.registry import Family, LoadedTask, Sizes, register
 from mergebook.suites.types import Zoo
@@ -182,18 +182,14 @@ def load_zoo(
     public = f"tanganke/{local.name.partition('@')[0]}_{{task}}"
     default = f"{local}_{{task}}" if local.exists() else public
     files = hub.locate(experts or default, suite.tasks)
-    tower = VisionTower(clip).eval()
-    pretrained = {key: value.clone() for key, value in tower.state_dict().items()}
-    states = hub.read_experts(files, "vision_model.", pretrained)
+    zoo = hub.zoo_of_files(suite, VisionTower(clip).eval(), folder, files, "vision_model.")
     tokenizer = hub.read_tokenizer(folder)
     heads: dict[str, nn.Module] = {
         name: zero_shot_head(clip, tokenizer, task.class_names, SOURCES[name].templates)
         for name, task in suite.tasks.items()
     }
     prompts = [(name, suite.tasks[name].class_names, SOURCES[name].templates) for name in heads]
-    origin = hub.weights_fingerprint([folder, *files.values()]) + repr(prompts)
-    revisions = hub.revisions({"pretrained": folder, **files})
-    return Zoo(suite, tower, pretrained, states, heads, files, fingerprint(origin), revisions)
+    return replace(zoo, heads=heads, fingerprint=fingerprint(zoo.fingerprint + repr(prompts)))
 
 
 CLIP = register(

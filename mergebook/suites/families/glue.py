@@ -10,7 +10,7 @@ Needs the extra ``hub`` (transformers, datasets).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,18 +127,15 @@ def load_zoo(
     local, folder = Path(model).expanduser(), hub.fetch(model)
     encoder = hub.load_weights(Encoder(hub.read_config(folder, "roberta")), folder, "roberta.")
     encoder.to(device)
-    pretrained = {key: value.clone() for key, value in encoder.state_dict().items()}
     default = f"{local}-{{task}}" if local.exists() else "JeremiahZ/roberta-base-{task}"
     files = hub.locate(experts or default, suite.tasks)
-    states = hub.read_experts(files, "roberta.", pretrained)
+    zoo = hub.zoo_of_files(suite, encoder, folder, files, "roberta.")
     heads: dict[str, nn.Module] = {}
     for name, file in files.items():
         complete: Any = RobertaForSequenceClassification(hub.read_config(file, "roberta"))
         hub.load_weights(complete, file)
         heads[name] = TaskHead(complete.classifier).to(device)
-    fingerprint = hub.weights_fingerprint([folder, *files.values()])
-    revisions = hub.revisions({"pretrained": folder, **files})
-    return Zoo(suite, encoder, pretrained, states, heads, files, fingerprint, revisions)
+    return replace(zoo, heads=heads)
 
 
 def load_task(

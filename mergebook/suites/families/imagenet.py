@@ -21,14 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_input
 
-from mergebook.suites.families import vision
-from mergebook.suites.families.pictures import pretraining_sets
+from mergebook.suites.families.pictures import PREPARED, load_prepared, pretraining_sets
 from mergebook.suites.models import scale_pixels
-from mergebook.suites.packages import Package
 from mergebook.suites.pretraining import PRETRAINING, pretrain
-from mergebook.suites.registry import Family, LoadedTask, Pretraining, Sizes, register
+from mergebook.suites.registry import Family, LoadedTask, Package, Pretraining, Sizes, register
 from mergebook.suites.training import Recipe
-from mergebook.suites.types import PretrainingSet
+from mergebook.suites.types import LabelledSet
 from mergelib.statedict import is_kernel
 
 SIDE = 64  # pixels
@@ -136,15 +134,15 @@ PACKAGE = Package(
 
 
 def load_task(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) -> LoadedTask:
-    """One prepared set, as `mergebook.suites.families.vision` loads it, enlarged."""
-    task, sources = vision.load_task(name, sizes, seed, data)
+    """One prepared set, as `load_prepared` gives it, enlarged."""
+    task, sources = load_prepared(name, sizes, seed, data)
     return replace(task, transform=enlarged), sources
 
 
 IMAGENET = register(
     Family(
         "imagenet",
-        {f"imagenet{count}": vision.TASKS[:count] for count in (8, 14, 20)},
+        {f"imagenet{count}": PREPARED[:count] for count in (8, 14, 20)},
         load_task,
         {"smoke": (240, 48, 120), "default": (2000, 100, 400), "full": (4000, 500, 1000)},
         model="efficientnet_lite0",
@@ -160,7 +158,7 @@ IMAGENET = register(
 
 
 def pretrain_lite(
-    model: EfficientNetLite0, sets: Sequence[PretrainingSet], recipe: Recipe, *, seed: int = 0
+    model: EfficientNetLite0, sets: Sequence[LabelledSet], recipe: Recipe, *, seed: int = 0
 ) -> list[dict[str, float]]:
     """`mergebook.suites.pretraining.pretrain`, while BatchNorm's statistics follow the batches."""
     frozen, model.frozen = model.frozen, False
@@ -175,8 +173,8 @@ LITE = register(
     replace(
         IMAGENET,
         name="lite",
-        suites={"lite8": vision.TASKS[:8]},
-        load_task=vision.load_task,
+        suites={"lite8": PREPARED[:8]},
+        load_task=load_prepared,
         model="lite0_imagenet",
         models={"lite0_imagenet": EfficientNetLite0, "lite0_small": EfficientNetLite0},
         packages={"lite0_imagenet": PACKAGE},

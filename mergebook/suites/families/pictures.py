@@ -1,17 +1,31 @@
-"""What families of small pictures have in common: tasks cut from stored sets, and pretraining."""
+"""Families of small pictures on our own networks: handwritten digits, rendered glyphs, real sets.
 
+The suite ``digits2`` is scikit-learn's handwritten digits cut in two, 0-4 and 5-9;
+``glyphs8/14/20`` are scripts rendered from fonts, the same on every machine; ``vision8/14/20`` are
+real pictures at 32 x 32 from prepared files.
+"""
+
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+import torch
 
 from mergebook.suites.data import glyphs, prepared
 from mergebook.suites.data.sampling import draw
 from mergebook.suites.models import PICTURE_MODELS, scale_pixels
 from mergebook.suites.pretraining import FALLBACK, PRETRAINING, pretrain
-from mergebook.suites.registry import Pretraining, Sizes
+from mergebook.suites.registry import Family, LoadedTask, Pretraining, Sizes, register
 from mergebook.suites.training import Recipe
-from mergebook.suites.types import PretrainingSet
+from mergebook.suites.types import LabelledSet
 from mergelib.evaluation.tasks import Split, Task
 from mergelib.hashing import digest
+
+DIGITS = ("digits_low", "digits_high")
+PREPARED = (
+    *("mnist", "fashion_mnist", "kmnist", "svhn_grey", "gtsrb", "eurosat", "cifar10", "resisc12"),
+    *("cifar100", "fer2013", "emnist_letters", "dtd10", "flowers5", "pneumoniamnist"),
+    *("caltech101", "pacs", "scenes15", "cars_body", "notmnist", "usps"),
+)
 
 
 def picture_task(
@@ -21,12 +35,12 @@ def picture_task(
     return Task(name, class_names, train, validation, test, transform=scale_pixels)
 
 
-def stored_task(name: str, arrays: prepared.Arrays, sizes: Sizes, seed: int) -> Task:
+def stored_task(name: str, stored: LabelledSet, sizes: Sizes, seed: int) -> LoadedTask:
     """A task whose splits are drawn from a set of pictures; validation is part of training."""
-    rows = draw(arrays.train_labels, arrays.test_labels, sizes, "split", name, seed)
-    train, validation = (Split(arrays.train_images[k], arrays.train_labels[k]) for k in rows[:2])
-    test = Split(arrays.test_images[rows[2]], arrays.test_labels[rows[2]])
-    return picture_task(name, arrays.class_names, train, validation, test)
+    rows = draw(stored.train.labels, stored.test.labels, sizes, "split", name, seed)
+    sources = (stored.train, stored.train, stored.test)
+    splits = (Split(part.inputs[k], part.labels[k]) for part, k in zip(sources, rows, strict=True))
+    return picture_task(name, stored.class_names, *splits), {name: stored.sha256}
 
 
 def pretraining_sets(
@@ -35,33 +49,74 @@ def pretraining_sets(
     seed: int = 0,
     glyphs_per_class: int = 60,
     glyphs_test_per_class: int = 8,
-) -> list[PretrainingSet]:
+) -> list[LabelledSet]:
     """The sets a backbone is pretrained on: rendered scripts, and prepared files that are found."""
-    sets = []
-    for name, file in (("tiny_imagenet32", "tiny_imagenet32"), ("omniglot", "omniglot_small")):
-        if prepared.find_file(file, data) is not None:
-            arrays = prepared.load_arrays(file, data)
-            train = Split(arrays.train_images, arrays.train_labels)
-            test = Split(arrays.test_images, arrays.test_labels)
-            sets.append(PretrainingSet(name, arrays.class_names, train, test, arrays.sha256))
+    files = {"tiny_imagenet32": "tiny_imagenet32", "omniglot": "omniglot_small"}
+    sets = [
+        replace(prepared.load_arrays(file, data), name=name)
+        for name, file in files.items()
+        if prepared.find_file(file, data) is not None
+    ]
     return [*sets, *rendered_sets(glyphs_per_class, glyphs_test_per_class, seed=seed)]
 
 
 def rendered_sets(
     per_class: int = 60, test_per_class: int = 8, *, seed: int = 0
-) -> list[PretrainingSet]:
+) -> list[LabelledSet]:
     """Rendered scripts that no suite uses, with this many pictures of each class."""
     names, splits = glyphs.render_pretraining(per_class, test_per_class, seed)
     train, test = (Split(*split) for split in splits)
     source = digest([train.inputs, train.labels, test.inputs, test.labels])
-    return [PretrainingSet("glyphs", names, train, test, source)]
+    return [LabelledSet("glyphs", names, train, test, source)]
 
 
-# What a family of small pictures says of its models.
-MODELS: dict[str, Any] = {
-    "model": "vit",
-    "models": PICTURE_MODELS,
-    "recipe": Recipe(),
-    "pretraining": Pretraining(pretrain, pretraining_sets, PRETRAINING, rendered_sets, FALLBACK),
-}
-SMOKE: Sizes = (240, 48, 120)
+def load_digits(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) -> LoadedTask:
+    """The 8 x 8 digits 0-4 or 5-9; every fourth picture of them is for testing.
+
+    Nothing is read from the folder of data.
+    """
+    from sklearn import datasets
+
+    bunch = datasets.load_digits()
+    first = DIGITS.index(name) * 5
+    images = torch.from_numpy(bunch.images * (255 / 16)).round().to(torch.uint8)
+    labels = torch.from_numpy(bunch.target).long()
+    chosen = (labels >= first) & (labels < first + 5)
+    images, labels = images[chosen], labels[chosen] - first
+    resized = prepared.to_tensor(images[..., None].numpy())
+    testing = torch.arange(len(labels)) % 4 == 3
+    train, test = (Split(resized[rows], labels[rows]) for rows in (~testing, testing))
+    names = tuple(str(digit) for digit in range(first, first + 5))
+    stored = LabelledSet(name, names, train, test, digest([images, labels]))
+    return stored_task(name, stored, sizes, seed)
+
+
+def load_glyphs(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) -> LoadedTask:
+    """One script, with exactly as many pictures as asked for; nothing is read from a folder."""
+    train_size, validation_size, test_size = sizes
+    if test_size is None:
+        raise ValueError(f"task {name!r} is rendered: test_size must be a number")
+    class_names, drawn = glyphs.render_task(name, (train_size, validation_size, test_size), seed)
+    source = digest(tensor for split in drawn for tensor in split)
+    train, validation, test = (Split(*split) for split in drawn)
+    task = picture_task(name, class_names, train, validation, test)
+    return task, {f"glyphs/{name}": source}
+
+
+def load_prepared(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) -> LoadedTask:
+    """One prepared set, see `mergebook.suites.data.prepared`; sizes are at most what it has."""
+    return stored_task(name, prepared.load_arrays(name, data), sizes, seed)
+
+
+_SCRIPTS = {f"glyphs{count}": tuple(glyphs.SCRIPTS)[:count] for count in (8, 14, 20)}
+_REAL = {f"vision{count}": PREPARED[:count] for count in (8, 14, 20)}
+_PRETRAINING = Pretraining(pretrain, pretraining_sets, PRETRAINING, rendered_sets, FALLBACK)
+
+for _name, _suites, _load, _default, _full in (
+    ("digits", {"digits2": DIGITS}, load_digits, (900, 150, 300), (900, 150, 300)),
+    ("glyphs", _SCRIPTS, load_glyphs, (1500, 300, 600), (4000, 500, 2000)),
+    ("vision", _REAL, load_prepared, (4000, 500, 1000), (10000, 1000, 2000)),
+):
+    _sizes = {"smoke": (240, 48, 120), "default": _default, "full": _full}
+    _networks = ("vit", PICTURE_MODELS, Recipe())
+    register(Family(_name, _suites, _load, _sizes, *_networks, pretraining=_PRETRAINING))

@@ -18,18 +18,15 @@ from mergebook.suites.data import hub
 from mergebook.suites.data.sampling import draw
 from mergebook.suites.data.sentences import SOURCES, TASKS, load_sentences
 from mergebook.suites.models import Head
-from mergebook.suites.packages import Package
-from mergebook.suites.registry import Family, LoadedTask, Sizes, register
+from mergebook.suites.registry import Family, LoadedTask, Package, Sizes, register
 from mergebook.suites.training import Recipe
 from mergelib.evaluation.tasks import Split, Suite, Task
 from mergelib.statedict import StateDict
+from mergelib.structure import Features, Scope, describes
 
 MAX_LENGTH = 40  # tokens of a sentence
 CHUNK = 16  # sentences of like length that go through the encoder together
 PADDING = 0  # BERT's code of [PAD]
-
-# What a class's name is put into; a class's direction is the mean over it and the bare name.
-TEMPLATES = {name: source.template for name, source in SOURCES.items()}
 
 
 class SentenceEncoder(nn.Module):
@@ -59,6 +56,12 @@ class SentenceEncoder(nn.Module):
             hidden = self.bert(input_ids=part, attention_mask=mask).last_hidden_state
             parts.append((hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))
         return torch.cat(parts)[order.argsort()]
+
+
+@describes(SentenceEncoder)
+def _sentence_encoder(net: SentenceEncoder, scope: Scope, x: Features | None) -> Features | None:
+    stream: Features | None = scope("bert", x)[0]
+    return stream
 
 
 def model_folder() -> Path:
@@ -109,14 +112,15 @@ def padded(tokens: Tensor) -> Tensor:
 
 def prompts(task: Task) -> list[str]:
     """What a task's head is made from: the classes' names, bare and then in the task's template."""
-    return [form.format(name) for form in ("{}", TEMPLATES[task.name]) for name in task.class_names]
+    forms = "{}", SOURCES[task.name].template
+    return [form.format(name) for form in forms for name in task.class_names]
 
 
 @torch.no_grad()
 def zero_shot_heads(
     backbone: nn.Module, suite: Suite, recipe: Recipe, seed: int
 ) -> dict[str, nn.Module]:
-    """A head of every task: directions are the encoder's own embeddings of its classes' names."""
+    """A head of every task: directions are means of the encoder's own embeddings of `prompts`."""
     device = next(backbone.parameters()).device
     heads: dict[str, nn.Module] = {}
     for name, task in suite.tasks.items():

@@ -8,7 +8,7 @@ from mergebook.suites.models import TEXT_MODELS, to_tokens
 from mergebook.suites.pretraining import PRETRAINING_TEXT, pretrain_text
 from mergebook.suites.registry import Family, LoadedTask, Pretraining, Sizes, register
 from mergebook.suites.training import Recipe
-from mergebook.suites.types import PretrainingSet
+from mergebook.suites.types import LabelledSet
 from mergelib.evaluation.tasks import LOSS, Split, Task
 from mergelib.hashing import stable_seed
 
@@ -26,11 +26,11 @@ def load_task(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) ->
     return task, {f"text/{name}": source}
 
 
-def pretraining_texts(data: str | Path | None = None, *, seed: int = 0) -> list[PretrainingSet]:
+def pretraining_texts(data: str | Path | None = None, *, seed: int = 0) -> list[LabelledSet]:
     """What the language model is pretrained on: a part of WikiText-2 that is no task."""
     task, sources = load_task(texts.PRETRAINING, (_ALL, 0, 250), seed, data)
     (source,) = sources.values()
-    return [PretrainingSet(task.name, task.class_names, task.train, task.test, source)]
+    return [LabelledSet(task.name, task.class_names, task.train, task.test, source)]
 
 
 TEXTS = register(

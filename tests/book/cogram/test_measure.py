@@ -18,8 +18,9 @@ from mergebook.cogram.synthetic import synthetic_pair, train_pair
 from mergebook.lab.measuring import Measurement, measure
 from mergebook.lab.results import load_result
 from mergebook.lab.runner import Study
-from mergebook.suites.data.prepared import Arrays
 from mergebook.suites.data.sampling import stratified
+from mergebook.suites.types import LabelledSet
+from mergelib.evaluation.tasks import Split
 from mergelib.hashing import stable_seed
 
 
@@ -41,12 +42,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of digits, each picture all of one grey that tells its number in the file."""
 
-    def load(name: str) -> Arrays:
+    def load(name: str) -> LabelledSet:
         labels = torch.arange(4000) % 10
         values = (torch.arange(4000) % 251).to(torch.uint8)
         images = values[:, None, None, None].expand(-1, 3, 32, 32)
         first = 0 if name == "mnist" else 100
-        return Arrays(images, labels, images // 2 + first, labels, tuple("0123456789"), name)
+        train, test = Split(images, labels), Split(images // 2 + first, labels)
+        return LabelledSet(name, tuple("0123456789"), train, test, name)
 
     monkeypatch.setattr(pairs, "load_arrays", load)
 

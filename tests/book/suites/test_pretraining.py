@@ -12,7 +12,7 @@ from mergebook.suites.models import scale_pixels
 from mergebook.suites.pretraining import augment, pretrain
 from mergebook.suites.training import Recipe
 from mergebook.suites.types import (
-    PretrainingSet,
+    LabelledSet,
 )
 from mergelib.evaluation.tasks import (
     Suite,
@@ -22,14 +22,14 @@ RECIPE = Recipe(learning_rate=5e-3, epochs=2, batch_size=16)
 
 
 @pytest.fixture
-def sets(digits: Suite) -> list[PretrainingSet]:
+def sets(digits: Suite) -> list[LabelledSet]:
     """Two sets, of five classes and of three."""
     low, high = (digits.tasks[name] for name in ("digits_low", "digits_high"))
     few = high.train.labels < 3
     part = type(high.train)(high.train.inputs[few], high.train.labels[few])
     return [
-        PretrainingSet("low", low.class_names, low.train, low.test, "01"),
-        PretrainingSet("high", high.class_names[:3], part, part, "23"),
+        LabelledSet("low", low.class_names, low.train, low.test, "01"),
+        LabelledSet("high", high.class_names[:3], part, part, "23"),
     ]
 
 
@@ -66,7 +66,7 @@ def test_augmentation_changes_little() -> None:
     assert 0.02 < grey[..., 0, 0].std(1).mean() < 0.08
 
 
-def test_pretraining_learns_and_logs(tiny: str, sets: list[PretrainingSet]) -> None:
+def test_pretraining_learns_and_logs(tiny: str, sets: list[LabelledSet]) -> None:
     logs, states = [], []
     for seed in (0, 0, 1):
         torch.manual_seed(0)
@@ -83,7 +83,7 @@ def test_pretraining_learns_and_logs(tiny: str, sets: list[PretrainingSet]) -> N
     assert not torch.equal(states[0]["norm.weight"], states[2]["norm.weight"])
 
 
-def test_write_backbone(tiny: str, sets: list[PretrainingSet], tmp_path: Path) -> None:
+def test_write_backbone(tiny: str, sets: list[LabelledSet], tmp_path: Path) -> None:
     path = tmp_path / "new" / "tiny.safetensors"
     write_backbone(path, tiny, sets, RECIPE)
     weights = load_file(path)

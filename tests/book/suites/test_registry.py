@@ -12,10 +12,16 @@ import mergelib as ml
 from mergebook import Recipe, load_suite, load_zoo
 from mergebook.lab.comparison import compare
 from mergebook.suites import registry
-from mergebook.suites.loading import usual_model, usual_recipe
-from mergebook.suites.registry import Family, LoadedTask, Pretraining, Sizes, register
+from mergebook.suites.registry import (
+    Family,
+    LoadedTask,
+    Pretraining,
+    Sizes,
+    family_of,
+    register,
+)
 from mergebook.suites.types import (
-    PretrainingSet,
+    LabelledSet,
     Zoo,
 )
 from mergelib.evaluation.tasks import (
@@ -48,12 +54,12 @@ def load_table(
     return Task(name, ("a", "b", "c"), *splits), {name: "0123"}  # type: ignore[arg-type]
 
 
-def pretrain(model: nn.Module, sets: list[PretrainingSet], recipe: Recipe) -> list[Any]:
+def pretrain(model: nn.Module, sets: list[LabelledSet], recipe: Recipe) -> list[Any]:
     """None: the start is random."""
     return []
 
 
-def no_sets(data: str | Path | None = None) -> list[PretrainingSet]:
+def no_sets(data: str | Path | None = None) -> list[LabelledSet]:
     return []
 
 
@@ -74,7 +80,7 @@ def test_a_family_of_float_tables() -> None:
     register(make_family())
     suite = load_suite("tables2", noise=0.1)
     assert suite.tasks["first"].train.inputs.dtype == torch.float32
-    assert (usual_model("tables2"), usual_recipe("tables2")) == ("narrow", RECIPE)
+    assert (family_of("tables2").model, family_of("tables2").recipe) == ("narrow", RECIPE)
     zoo = load_zoo(suite)
     table = compare(zoo, {"average": {}}).set_index(["method", "task"])
     assert (table["accuracy"]["individual"] > 0.95).all()

@@ -272,14 +272,14 @@ import torch
 from mergebook.suites import models, zoo
 from mergebook.suites.families import FAMILIES
 from mergebook.suites.loading import load_suite
-from mergebook.suites.types import PretrainingSet
+from mergebook.suites.types import LabelledSet
 from mergebook.suites.training import Recipe
 
 folder = Path(sys.argv[1])
 torch.set_num_threads(1)
 suite = load_suite("digits2", profile="smoke")
 low = suite.tasks["digits_low"]
-sets = [PretrainingSet("glyphs", low.class_names, low.train, low.test, "0123")]
+sets = [LabelledSet("glyphs", low.class_names, low.train, low.test, "0123")]
 family = FAMILIES["digits"]
 real_tune, real_pretrain, log = zoo.fine_tune, family.pretraining.train, folder / "log"
 

@@ -26,7 +26,7 @@ from mergebook.sail.measure.sources import ARMS, Sources
 from mergebook.sail.measure.training import Texts
 from mergebook.sail.measure.transfers import TARGET, Schedule, Transfer
 from mergebook.suites.models import GPT
-from mergebook.suites.types import PretrainingSet
+from mergebook.suites.types import LabelledSet
 from mergelib.evaluation.tasks import Split, Task
 from mergelib.statedict import lerp
 from tests.book.sail.measure.test_text import words
@@ -59,12 +59,12 @@ def pictures() -> Transfer:
     return replace(picture_transfer(*shades(), 0), schedule=Schedule(3, 3e-3, 8))
 
 
-def shades() -> tuple[Task, list[PretrainingSet]]:
+def shades() -> tuple[Task, list[LabelledSet]]:
     labels = torch.arange(48) % 6
     inputs = (40 * labels[:, None, None, None]).expand(48, 3, 32, 32).to(torch.uint8)
     split, names = Split(inputs, labels), tuple("abcdef")
     task = Task("shades", names, split, split, split, transform=lambda rows: rows / 100 - 1)
-    return task, [PretrainingSet("known", names, split, split, "0")]
+    return task, [LabelledSet("known", names, split, split, "0")]
 
 
 def loss_of(transfer: Transfer, body: torch.nn.Module, state: dict[str, Tensor]) -> float:

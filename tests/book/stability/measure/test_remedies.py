@@ -7,7 +7,7 @@ import pytest
 
 from mergebook.lab.comparison import individual
 from mergebook.stability.measure.remedies import remedies
-from mergebook.suites.loading import usual_recipe
+from mergebook.suites.families import family_of
 from mergebook.suites.training import fine_tune
 from mergebook.suites.types import (
     Zoo,
@@ -21,7 +21,7 @@ def test_kinds_of_experts(tiny_zoo: Zoo) -> None:
     methods, tasks = ["individual", "average"], list(tiny_zoo.suite.tasks)
     assert list(losses) == list(product(kinds, methods, tasks))
     assert [(row["kind"], row["settings"]) for row in tables["chosen"]] == [(k, {}) for k in kinds]
-    usual = usual_recipe(tiny_zoo.suite.name)
+    usual = family_of(tiny_zoo.suite.name).recipe
     assert usual is not None
     name, task = next(iter(tiny_zoo.suite.tasks.items()))
     expert = fine_tune(

@@ -46,11 +46,11 @@ def test_round_trip_of_a_colour_set(tmp_path: Path) -> None:
     arrays = small_set()
     path = write(tmp_path, "cifar10", **arrays)
     loaded = data.load_arrays("cifar10", tmp_path)
-    assert loaded.train_images.shape == (9, 3, 32, 32)
-    assert loaded.train_images.dtype == torch.uint8
-    assert loaded.train_labels.dtype == torch.int64
+    assert loaded.train.inputs.shape == (9, 3, 32, 32)
+    assert loaded.train.inputs.dtype == torch.uint8
+    assert loaded.train.labels.dtype == torch.int64
     np.testing.assert_array_equal(
-        loaded.test_images.permute(0, 2, 3, 1).numpy(), arrays["test_images"]
+        loaded.test.inputs.permute(0, 2, 3, 1).numpy(), arrays["test_images"]
     )
     assert loaded.class_names == ("class 0", "class 1", "class 2")
     assert loaded.sha256 == sha256_of(path)
@@ -59,7 +59,7 @@ def test_round_trip_of_a_colour_set(tmp_path: Path) -> None:
 def test_28_is_padded_with_zeros_and_grey_is_repeated(tmp_path: Path) -> None:
     arrays = small_set(side=28, channels=1)
     write(tmp_path, **arrays)
-    images = data.load_arrays("mnist", tmp_path).train_images
+    images = data.load_arrays("mnist", tmp_path).train.inputs
     assert torch.equal(images[:, 0], images[:, 1])
     assert torch.equal(images[:, 0], images[:, 2])
     inner = images[:, 0, 2:-2, 2:-2].numpy()
@@ -165,9 +165,9 @@ def test_jpeg_sheets_are_cut_in_label_order(tmp_path: Path) -> None:
     }
     write(tmp_path, "tiny_imagenet32_sheets", **arrays)
     loaded = data.load_arrays("tiny_imagenet32", tmp_path)
-    means = loaded.train_images.float().mean((1, 2, 3))
+    means = loaded.train.inputs.float().mean((1, 2, 3))
     torch.testing.assert_close(means, torch.from_numpy(shades).float(), atol=1.5, rtol=0)
-    assert loaded.test_images.shape == (4, 3, 32, 32)
+    assert loaded.test.inputs.shape == (4, 3, 32, 32)
 
 
 # --- preparing -------------------------------------------------------------------------------
@@ -195,9 +195,9 @@ def test_mnist_through_torchvision(tmp_path: Path) -> None:
         labels = (np.arange(len(part)) % 10).astype(np.uint8)
         write_idx(raw / f"{stem}-labels-idx1-ubyte", labels)
     loaded = data.load_arrays("mnist")
-    np.testing.assert_array_equal(loaded.train_images[:, 0, 2:-2, 2:-2].numpy(), images)
+    np.testing.assert_array_equal(loaded.train.inputs[:, 0, 2:-2, 2:-2].numpy(), images)
     assert loaded.class_names == tuple("0123456789")
-    assert len(loaded.test_labels) == 20
+    assert len(loaded.test.labels) == 20
     prepared = tmp_path / "cache" / "data"
     assert [path.name for path in prepared.iterdir()] == ["mnist.npz"]
     stamp = (prepared / "mnist.npz").stat().st_mtime_ns
@@ -214,9 +214,9 @@ def test_eurosat_is_cut_by_class(tmp_path: Path) -> None:
     assert path == tmp_path / "made" / "eurosat.npz"
     loaded = data.load_arrays("eurosat", tmp_path / "made")
     assert loaded.class_names == ("Forest", "River")
-    assert loaded.train_labels.bincount().tolist() == [6, 6]
-    assert loaded.test_labels.bincount().tolist() == [2, 2]
-    assert sorted(set(loaded.test_images[:, 2].flatten().tolist())) == [3, 7]
+    assert loaded.train.labels.bincount().tolist() == [6, 6]
+    assert loaded.test.labels.bincount().tolist() == [2, 2]
+    assert sorted(set(loaded.test.inputs[:, 2].flatten().tolist())) == [3, 7]
 
 
 class FakeSet:
@@ -241,9 +241,9 @@ def test_emnist_is_set_upright_and_counted_from_zero(
 ) -> None:
     monkeypatch.setattr("torchvision.datasets.EMNIST", FakeSet)
     loaded = data.load_arrays("emnist_letters")
-    assert sorted(set(loaded.train_labels.tolist())) == [0, 1, 2, 3, 4]
-    assert bool((loaded.train_images[:, :, 2, 2:-2] == 255).all())
-    assert int(loaded.train_images[:, :, 3:].sum()) == 0
+    assert sorted(set(loaded.train.labels.tolist())) == [0, 1, 2, 3, 4]
+    assert bool((loaded.train.inputs[:, :, 2, 2:-2] == 255).all())
+    assert int(loaded.train.inputs[:, :, 3:].sum()) == 0
 
 
 @pytest.mark.parametrize(
@@ -272,8 +272,8 @@ def test_no_more_than_the_limit_of_a_class(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("torchvision.datasets.CIFAR10", FakeSet)
     monkeypatch.setattr(data, "PER_CLASS", {"train": 2, "test": 1})
     loaded = data.load_arrays("cifar10")
-    assert loaded.train_labels.bincount().tolist() == [2] * 5
-    assert loaded.test_labels.bincount().tolist() == [1] * 5
+    assert loaded.train.labels.bincount().tolist() == [2] * 5
+    assert loaded.test.labels.bincount().tolist() == [1] * 5
 
 
 def test_failed_download_says_where_files_belong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,8 +319,8 @@ def test_prepare_folder(tmp_path: Path) -> None:
     data.prepare_folder("resisc12", folder, tmp_path / "made")
     loaded = data.load_arrays("resisc12", tmp_path / "made")
     assert loaded.class_names == ("cat", "dog")
-    assert loaded.train_labels.tolist() == [0, 1]
-    assert loaded.train_images[1, :, 16, 16].tolist() == [90, 10, 200]
+    assert loaded.train.labels.tolist() == [0, 1]
+    assert loaded.train.inputs[1, :, 16, 16].tolist() == [90, 10, 200]
 
 
 def test_prepare_folder_takes_the_centre_square(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_prepare_folder_takes_the_centre_square(tmp_path: Path) -> None:
     wide[:, 32:64] = 255
     Image.fromarray(wide).save(folder / "train" / "one" / "1.png")
     data.prepare_folder("notmnist", folder, tmp_path / "made", grey=True)
-    assert int(data.load_arrays("notmnist", tmp_path / "made").train_images.min()) == 255
+    assert int(data.load_arrays("notmnist", tmp_path / "made").train.inputs.min()) == 255
 
 
 def test_prepare_folder_refuses_what_is_incomplete(tmp_path: Path) -> None:

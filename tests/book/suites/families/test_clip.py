@@ -15,8 +15,7 @@ import mergelib as ml
 from mergebook import Recipe, load_zoo
 from mergebook.lab.catalogue import get_study
 from mergebook.lab.comparison import compare
-from mergebook.suites.families import clip
-from mergebook.suites.loading import usual_model, usual_recipe
+from mergebook.suites.families import clip, family_of
 from mergebook.suites.types import (
     Zoo,
 )
@@ -222,8 +221,8 @@ def test_the_common_functions_lead_here(folder: Path) -> None:
     small = load_suite(folder, tasks=["eurosat"])
     zoo = load_zoo(small, model=str(folder / MODEL))
     assert isinstance(zoo.model, clip.VisionTower)
-    assert usual_model("clip14") == "clip-vit-base-patch32"
-    assert usual_recipe("clip14") is None
+    assert family_of("clip14").model == "clip-vit-base-patch32"
+    assert family_of("clip14").recipe is None
     with pytest.raises(ValueError, match="clip8 has public experts, it takes no recipe"):
         load_zoo(small, model=str(folder / MODEL), recipe=Recipe())
     with pytest.raises(ValueError, match=r"experts and heads of clip8, .* are public"):

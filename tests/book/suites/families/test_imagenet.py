@@ -9,7 +9,7 @@ import mergelib as ml
 from mergebook import load_zoo
 from mergebook.cart.measure.convolutions import batch_norm
 from mergebook.suites.backbones import load_backbone
-from mergebook.suites.families import family_of, vision
+from mergebook.suites.families import family_of
 from mergebook.suites.families.imagenet import (
     PACKAGE,
     DepthwiseConv2d,
@@ -18,9 +18,10 @@ from mergebook.suites.families.imagenet import (
     is_dense_kernel,
     pretrain_lite,
 )
+from mergebook.suites.families.pictures import PREPARED
 from mergebook.suites.training import Recipe, fine_tune
 from mergebook.suites.types import (
-    PretrainingSet,
+    LabelledSet,
     Zoo,
 )
 from mergelib.evaluation.tasks import (
@@ -105,7 +106,7 @@ def test_statistics_follow_the_batches_while_it_is_pretrained(pictures: Tensor) 
     model = EfficientNetLite0()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     split = Split(pictures, torch.tensor([0, 1, 0, 1]))
-    sets = [PretrainingSet("set", ("a", "b"), split, split, "")]
+    sets = [LabelledSet("set", ("a", "b"), split, split, "")]
     log = pretrain_lite(model, sets, Recipe(epochs=1, batch_size=2))
     assert [record["epoch"] for record in log] == [1]
     assert model.frozen, "as it was"
@@ -147,7 +148,7 @@ def test_zoo_averages_what_is_no_matrix(zoo: Zoo) -> None:
 
 def test_suites_hold_the_pictures_of_vision() -> None:
     suites = family_of("imagenet14").suites
-    assert suites["imagenet14"] == vision.TASKS[:14]
+    assert suites["imagenet14"] == PREPARED[:14]
 
 
 def test_study_of_batch_norm(zoo: Zoo) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 import mergelib as ml
 from mergebook import load_suite, load_zoo
 from mergebook.suites.backbones import load_backbone
+from mergebook.suites.data.sentences import SOURCES
 from mergebook.suites.families import sentences
 from mergebook.suites.families.sentences import (
     SentenceEncoder,
@@ -138,7 +140,8 @@ def test_other_heads_are_other_experts(folder: Path, monkeypatch: pytest.MonkeyP
 
     first = fingerprint()
     assert fingerprint() == first
-    monkeypatch.setitem(sentences.TEMPLATES, "cr", "{}, they say")
+    other = replace(SOURCES["cr"], template="{}, they say")
+    monkeypatch.setitem(SOURCES, "cr", other)
     assert fingerprint() != first
 
 

@@ -21,7 +21,7 @@ from mergebook.suites.models import to_tokens
 from mergebook.suites.pretraining import pretrain_text
 from mergebook.suites.training import Recipe
 from mergebook.suites.types import (
-    PretrainingSet,
+    LabelledSet,
     Zoo,
 )
 from mergelib.evaluation.loops import SplitName
@@ -46,7 +46,7 @@ def test_suite_of_texts(text_folder: Path) -> None:
 def test_language_model_learns_and_is_written(text_folder: Path, tmp_path: Path) -> None:
     sets = pretraining_texts(text_folder)
     assert [part.name for part in sets] == ["wikitext2_valid"]
-    short = PretrainingSet("a", ("?",), sets[0].train, sets[0].test, sets[0].sha256)
+    short = LabelledSet("a", ("?",), sets[0].train, sets[0].test, sets[0].sha256)
     torch.manual_seed(0)
     log = pretrain_text(
         build_model("gpt"), [short], Recipe(learning_rate=3e-3, epochs=8, batch_size=8)

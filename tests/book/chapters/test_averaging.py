@@ -1,10 +1,18 @@
-"""Lines between networks: the chord by hand, both ends, and networks that start alike."""
+"""Chapter 02: lines between networks, the chord by hand; rules of thumb, and shipped records."""
+
+import math
 
 import pandas as pd
 import pytest
 import torch
 
-from mergebook.chapters.lines import loss_barrier, train_trio, walk
+from mergebook.chapters.averaging import (
+    cost_of_rules,
+    loss_barrier,
+    recorded_sweeps,
+    train_trio,
+    walk,
+)
 from mergebook.lab.comparison import only
 from mergebook.suites.models import scale_pixels
 from mergebook.suites.training import Recipe
@@ -57,3 +65,20 @@ def test_matching_lowers_the_strangers_barrier(digits: Suite) -> None:
     )
     before, after = (loss_barrier(trio.walk(end)) for end in (trio.stranger, matched.state))
     assert after < 0.6 * before
+
+
+def test_costs_of_rules_by_hand() -> None:
+    sweep = pd.DataFrame({"scale": [0.2, 0.4, 0.8], "accuracy": [0.5, 0.7, 0.3]})
+    sweep = sweep.assign(tasks=4, run=0)
+    table = cost_of_rules(sweep, {"0.3": 0.3, "2/T": "2/T", "1/T": "1/T", "4/T": "4/T"})
+    assert (table["best"] == 0.4).all()
+    costs = table.set_index("rule")["cost"]
+    assert costs[["0.3", "2/T", "1/T"]].tolist() == pytest.approx([10.0, 10.0, 15.0])
+    assert math.isnan(costs["4/T"])
+
+
+def test_records_hold_sweeps_of_five_seeds() -> None:
+    sweeps = recorded_sweeps()
+    assert set(sweeps["tasks"]) == {8, 14, 20}
+    assert (sweeps.groupby(["suite", "scale"])["run"].nunique() == 5).all()
+    assert sweeps["accuracy"].between(0, 1).all()

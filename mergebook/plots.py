@@ -1,4 +1,8 @@
-"""Charts that chapters share: series, intervals, points, heat maps, cells, contours, galleries.
+"""How the book's figures look, and the charts that its chapters share.
+
+Figures are opaque, colour-blind safe and legible on a phone. Every method keeps its colour and
+label in every figure. The colours are those of Okabe and Ito (2008), so no two that meet are told
+apart by red against green alone.
 
 A *look* is a text of the legend, a colour, and a format as in `Axes.plot`; ``looks`` has one for
 each group that is drawn, and ``by`` is the column, or columns, that tell groups apart. Rows of a
@@ -7,17 +11,57 @@ on the horizontal axis. Further arguments are those of `Axes.errorbar`, or of `A
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from mergebook.lab.statistics import over_seeds
-from mergebook.plots.style import CYCLE, MARKERS, SHAPES, colour, label
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+# One palette for the whole book; no other file holds a colour.
+BLACK, GREY = "#000000", "#8c8c8c"
+BLUE, SKY, GREEN = "#0072b2", "#56b4e9", "#009e73"
+VERMILION, ORANGE, PINK, PURPLE = "#d55e00", "#e69f00", "#cc79a7", "#7b4ea3"
+NAVY, BROWN, RUST, TAN, SAND = "#004a75", "#a06a00", "#a34000", "#e8813a", "#f4b183"
+DARK, SILVER, LIGHT = "#444444", "#999999", "#dedede"
+CYCLE = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK, GREY)
+SHAPES = "osD^v<>P"
+
+# Method to its label and colour; those without one are purple.
+METHODS: dict[str, tuple[str, str | None]] = {
+    "pretrained": ("pretrained", GREY),
+    "average": ("average", SKY),
+    "task_arithmetic": ("task arithmetic", BLUE),
+    "low_rank_task_arithmetic": ("low-rank task arithmetic", NAVY),
+    "ties": ("TIES", ORANGE),
+    "dare": ("DARE", PINK),
+    "fednova": ("FedNova", None),
+    "slerp": ("SLERP", "#b8a100"),
+    "model_stock": ("Model Stock", "#3a7ca5"),
+    "breadcrumbs": ("Breadcrumbs", "#d9a441"),
+    "della": ("DELLA", "#8e5a7e"),
+    "consensus": ("Consensus", BROWN),
+    "cart": ("CART", VERMILION),
+    "tsv": ("TSV", GREEN),
+    "iso_c": ("Iso-C", "#4db38f"),
+    "iso_cts": ("Iso-CTS", "#00694d"),
+    "individual": ("individual", BLACK),
+    "fisher": ("Fisher", None),
+    "regmean": ("RegMean", None),
+    "adamerging": ("AdaMerging", None),
+    "concrete": ("Concrete", None),
+    "surgery": ("Surgery", None),
+    "frank_wolfe": ("FW", None),
+    "multitask": ("multi-task training", None),
+    "cogram": ("CoGraM", None),
+}
+LABELS = {method: text for method, (text, _) in METHODS.items()}
+COLOURS = {method: shade for method, (_, shade) in METHODS.items() if shade}
+MARKERS = {"pretrained": "s", "individual": "D"}
 
 RANKS = (1, 2, 4, 8, 16, 32, 100)
 SET_MARKERS = "o^sDv"
@@ -25,15 +69,54 @@ Look = tuple[str, str, str]
 Looks = Mapping[Any, Look]
 
 
-def accuracy_by_task(table: pd.DataFrame, ax: "Axes | None" = None) -> "Figure":
+def use_style() -> None:
+    """Set matplotlib's defaults for the book; call once at the top of a notebook."""
+    mpl.rcParams.update(
+        {
+            "figure.figsize": (7.2, 4.2),
+            "figure.dpi": 110,
+            "figure.facecolor": "white",
+            "savefig.facecolor": "white",
+            "savefig.bbox": "tight",
+            "figure.constrained_layout.use": True,
+            "font.size": 12,
+            "axes.titlesize": 13,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.color": "#e3e3e3",
+            "axes.axisbelow": True,
+            "lines.linewidth": 2.2,
+            "legend.frameon": False,
+            "axes.prop_cycle": mpl.rcsetup.cycler(color=list(COLOURS.values())[1:]),
+        }
+    )
+
+
+def label(method: str) -> str:
+    """A method's name as figures write it."""
+    return LABELS.get(method, method.replace("_", " "))
+
+
+def colour(method: str) -> str:
+    """A method's colour, the same in every figure."""
+    return COLOURS.get(method, PURPLE)
+
+
+def method_looks(methods: Iterable[str], fmt: str = "o-") -> dict[str, tuple[str, str, str]]:
+    """The label, colour and format of every method, as `series` and `intervals` take them."""
+    return {method: (label(method), colour(method), fmt) for method in methods}
+
+
+def accuracy_by_task(table: pd.DataFrame, ax: Axes | None = None) -> Figure:
     """Dot plot: one row per task, one dot per method, from a table of `compare`.
 
     Rows are ordered by what the average keeps of the expert's accuracy, or the pretrained model
     where no average is shown; the grey bar spans from the pretrained model to the expert, the gap
     that merging has to close.
     """
-    import matplotlib.pyplot as plt
-
     wide = table.pivot_table(index="task", columns="method", values="accuracy")
     kept = wide["average" if "average" in wide else "pretrained"] / wide["individual"]
     wide = wide.loc[kept.sort_values().index]
@@ -49,11 +132,11 @@ def accuracy_by_task(table: pd.DataFrame, ax: "Axes | None" = None) -> "Figure":
         yticks=list(rows), yticklabels=list(wide.index), xlabel="test accuracy, %", xlim=(0, 101)
     )
     ax.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=4, fontsize=10)
-    return cast("Figure", ax.figure)
+    return cast(Figure, ax.figure)
 
 
 def heat_map(
-    values: pd.DataFrame, ax: "Axes", *, low: float, high: float, digits: int, bar: str
+    values: pd.DataFrame, ax: Axes, *, low: float, high: float, digits: int, bar: str
 ) -> None:
     """A table as coloured cells with their numbers, dark at ``low``; ``bar`` names the colours."""
     import seaborn as sns
@@ -77,7 +160,7 @@ def heat_map(
     ax.grid(visible=False)
 
 
-def rank_axis(ax: "Axes", *, scale: str = "log", ticks: Sequence[int] = RANKS) -> None:
+def rank_axis(ax: Axes, *, scale: str = "log", ticks: Sequence[int] = RANKS) -> None:
     """A horizontal axis for kept ranks in per cent of the full rank."""
     ax.set(xscale=scale, xlabel="kept rank, % of the full rank")
     ax.set_xticks(list(ticks), [str(tick) for tick in ticks])
@@ -85,7 +168,7 @@ def rank_axis(ax: "Axes", *, scale: str = "log", ticks: Sequence[int] = RANKS) -
 
 def forest(
     sets: Mapping[str, pd.DataFrame],
-    ax: "Axes",
+    ax: Axes,
     colours: Sequence[str],
     *,
     digits: int | None = None,
@@ -112,7 +195,7 @@ def forest(
     ax.set_ylim(len(rows) - 0.5, -0.5)
 
 
-def contours(losses: pd.DataFrame, ax: "Axes", *, levels: int = 13) -> Any:
+def contours(losses: pd.DataFrame, ax: Axes, *, levels: int = 13) -> Any:
     """Filled contours of a map of losses, dark where the loss is high, for `Figure.colorbar`."""
     steps = np.unique(np.quantile(losses, np.linspace(0, 1, levels)))
     ax.grid(visible=False)
@@ -146,7 +229,7 @@ def summary(table: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     return table.groupby(x, sort=False)[y].mean().to_frame("mean")
 
 
-def curve(ax: "Axes", rows: pd.DataFrame, look: Look, *, band: bool = False, **style: Any) -> None:
+def curve(ax: Axes, rows: pd.DataFrame, look: Look, *, band: bool = False, **style: Any) -> None:
     """One line of means over their index, with error bars, or a ``band`` instead."""
     text, shade, fmt = look
     error = _errors(rows)
@@ -163,7 +246,7 @@ def curve(ax: "Axes", rows: pd.DataFrame, look: Look, *, band: bool = False, **s
 
 
 def series(
-    ax: "Axes",
+    ax: Axes,
     table: pd.DataFrame,
     *,
     x: str,
@@ -179,7 +262,7 @@ def series(
 
 
 def points(
-    ax: "Axes",
+    ax: Axes,
     table: pd.DataFrame,
     *,
     x: str,
@@ -195,7 +278,7 @@ def points(
 
 
 def dots(
-    ax: "Axes",
+    ax: Axes,
     rows: pd.DataFrame,
     look: Look,
     names: Sequence[Any],
@@ -215,7 +298,7 @@ def dots(
 
 
 def intervals(
-    ax: "Axes",
+    ax: Axes,
     table: pd.DataFrame,
     *,
     value: str,
@@ -240,7 +323,7 @@ def intervals(
     name_axis(ax, list(named.values()) if isinstance(named, Mapping) else named, upright=upright)
 
 
-def name_axis(ax: "Axes", names: Iterable[Any], *, upright: bool = False) -> None:
+def name_axis(ax: Axes, names: Iterable[Any], *, upright: bool = False) -> None:
     """Names at 0, 1, ...: from the top down, or with `upright` from left to right."""
     words = list(map(str, names))
     if upright:
@@ -252,7 +335,7 @@ def name_axis(ax: "Axes", names: Iterable[Any], *, upright: bool = False) -> Non
 
 
 def log_axis(
-    ax: "Axes", values: Iterable[float], *, unit: float = 1.0, upright: bool = False
+    ax: Axes, values: Iterable[float], *, unit: float = 1.0, upright: bool = False
 ) -> None:
     """A logarithmic horizontal axis, or with `upright` the vertical one, with ticks at values."""
     ticks = sorted(set(values))
@@ -266,7 +349,7 @@ def log_axis(
     (ax.yaxis if upright else ax.xaxis).minorticks_off()
 
 
-def cells(ax: "Axes", values: pd.DataFrame, *, limit: float, digits: int = 2) -> Any:
+def cells(ax: Axes, values: pd.DataFrame, *, limit: float, digits: int = 2) -> Any:
     """Signed numbers as coloured cells around zero, from the bottom up, for `Figure.colorbar`."""
     image = ax.imshow(values, cmap="PuOr", vmin=-limit, vmax=limit, origin="lower", aspect="auto")
     for (row, column), value in np.ndenumerate(values.to_numpy()):
@@ -280,7 +363,7 @@ def cells(ax: "Axes", values: pd.DataFrame, *, limit: float, digits: int = 2) ->
 
 
 def gallery(
-    ax: "Axes", rows: Mapping[str, Any], titles: Sequence[str] = (), *, low: float = 0.0
+    ax: Axes, rows: Mapping[str, Any], titles: Sequence[str] = (), *, low: float = 0.0
 ) -> None:
     """Images ``(n, channels, height, width)``, one row per name; ``low`` is black and 1 white."""
     height, width = next(iter(rows.values())).shape[-2:]
@@ -296,7 +379,7 @@ def gallery(
     ax.spines[:].set_visible(False)
 
 
-def legend_outside(figure: "Figure", loc: Any = "lower center", **style: Any) -> None:
+def legend_outside(figure: Figure, loc: Any = "lower center", **style: Any) -> None:
     """One legend for all panels of a figure, each label once, outside of the axes."""
     found: dict[str, Any] = {}
     for ax in figure.axes:

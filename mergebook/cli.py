@@ -1,17 +1,111 @@
-"""``mergebook demo``, ``evaluate``, ``measure`` and ``stale``: results and their files."""
+"""The laboratory's command line: the demo, suites and experts, studies and their results."""
 
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
-from mergebook.cli.apps import Model, Seed, SuiteName, app, load_suite_shown
-from mergebook.cli.printing import print_comparison, print_frame, save_figure
-from mergelib.cli.apps import Device, Settings, read_settings, split_commas
+from mergelib.cli import printing, run
+from mergelib.cli.apps import Device, Settings, read_settings, root, split_commas
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mergelib.evaluation.tasks import Suite
 
 DEMO = ("average", "task_arithmetic", "ties", "cart")
+
+app = typer.Typer(
+    help="Measure what merging keeps: the experiments of the book.",
+    epilog="Start with: mergebook demo",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+zoo_app = typer.Typer(help="Backbones and fine-tuned experts to merge.", no_args_is_help=True)
+data_app = typer.Typer(help="Image sets of the vision suites.", no_args_is_help=True)
+app.add_typer(zoo_app, name="zoo")
+app.add_typer(data_app, name="data")
+
+
+app.callback()(root)  # its --version is the library's
+
+SuiteName = Annotated[
+    str,
+    typer.Option(
+        "--suite",
+        help="digits2, glyphs8/14/20 (nothing to download), vision8/14/20, imagenet8/14/20, "
+        "text4, sentences8, clip8/14/20 or glue8.",
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Draws splits, heads and the order of training.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="vit, vit_small, vit_large, resnet18, resnet18_strided, resnet18_narrow, mlp; "
+        "efficientnet_lite0 for imagenet8/14/20; gpt for text4, minilm for sentences8; "
+        "clip-vit-base-patch32, clip-vit-large-patch14 or a CLIP's folder for clip8/14/20; a "
+        "RoBERTa for glue8.",
+        show_default="the usual one",
+    ),
+]
+
+
+def main() -> None:
+    """Entry point of ``mergebook``."""
+    run(app, "mergebook")
+
+
+def load_suite_shown(name: str, seed: int) -> "Suite":
+    """A suite, loaded under a spinner."""
+    from mergebook.suites.loading import load_suite
+
+    with printing.console.status(f"loading {name}"):
+        return load_suite(name, seed=seed)
+
+
+def print_frame(frame: "pd.DataFrame") -> None:
+    """Print a table, numbers aligned to the right."""
+    table = Table(show_edge=False, header_style="bold")
+    for column in frame.columns:
+        numeric = frame[column].dtype.kind in "if"
+        table.add_column(str(column), justify="right" if numeric else "left", overflow="fold")
+    for row in frame.itertuples(index=False):
+        table.add_row(*(f"{v:.3f}" if isinstance(v, float) else str(v) for v in row))
+    printing.console.print(table)
+
+
+def print_comparison(table: "pd.DataFrame", settings: dict[str, dict[str, Any]]) -> None:
+    """A column a method: accuracy per task in per cent, the means, and what merging cost."""
+    from mergebook.plots import label
+
+    groups = [str(method) for method in table["method"].unique()]
+    tight: dict[str, Any] = {"show_edge": False, "pad_edge": False, "padding": (0, 0, 0, 1)}
+    shown = Table(header_style="bold", title="test accuracy, %", **tight)
+    shown.add_column("task", no_wrap=True)
+    for method in groups:
+        shown.add_column(label(method), justify="right")
+    by_task = table.pivot(index="task", columns="method", values="accuracy")
+    for task in table["task"].unique():
+        shown.add_row(task, *(f"{100 * by_task.loc[task, method]:.1f}" for method in groups))
+    shown.add_section()
+    means = table.groupby("method")[["accuracy", "normalised", "seconds", "peak_bytes"]].mean()
+    means = means.loc[groups]
+    lines = (
+        ("mean", "accuracy", 100, ".1f"),
+        ("normalised", "normalised", 100, ".1f"),
+        ("seconds to merge", "seconds", 1, ".2f"),
+        ("peak MB", "peak_bytes", 1e-6, ".0f"),
+    )
+    for name, column, unit, form in lines:
+        values = [unit * float(value) for value in means[column].tolist()]
+        shown.add_row(name, *("" if value != value else f"{value:{form}}" for value in values))
+    printing.console.print(shown)
+    for method, options in settings.items():
+        if options:
+            typer.echo(f"{label(method)}: {', '.join(f'{k}={v}' for k, v in options.items())}")
 
 
 @app.command()
@@ -31,6 +125,9 @@ def demo(
     Writes TABLE.csv and FIGURE.png, named after the suite. The experts are cached: a second run
     only merges and evaluates.
     """
+    import matplotlib as mpl
+
+    from mergebook import plots
     from mergebook.lab.comparison import choose, compare
     from mergebook.lab.grids import GRIDS
     from mergebook.suites.zoo import load_zoo
@@ -43,7 +140,10 @@ def demo(
         settings = {method: choose(zoo, method, GRIDS[method])[0] for method in DEMO}
     table = compare(zoo, settings)
     table.to_csv(output / f"{suite}.csv", index=False)
-    save_figure(table, output / f"{suite}.png")
+    mpl.use("Agg")
+    with mpl.rc_context():
+        plots.use_style()
+        plots.accuracy_by_task(table).savefig(output / f"{suite}.png", dpi=150)
     print_comparison(table, settings)
     typer.echo(f"Wrote {output / suite}.csv and {output / suite}.png")
 
@@ -58,16 +158,18 @@ def evaluate_command(
 ) -> None:
     """Evaluate backbone weights on every task of a suite, under its frozen few-shot heads."""
     from mergebook.suites.backbones import load_backbone
-    from mergebook.suites.loading import load_suite, usual_model, usual_recipe
+    from mergebook.suites.families import family_of
+    from mergebook.suites.loading import load_suite
     from mergebook.suites.zoo import make_heads
     from mergelib.evaluation.loops import evaluate
     from mergelib.io import load_state_dict
 
-    if usual_recipe(suite) is None:
+    family = family_of(suite)
+    if family.recipe is None:
         raise ValueError(f"heads of {suite} come with its public experts: use measure baselines")
     state = load_state_dict(checkpoint)
     loaded = load_suite(suite, seed=seed)
-    backbone = load_backbone(model or usual_model(suite), device)
+    backbone = load_backbone(model or family.model, device)
     heads = make_heads(backbone, loaded)
     table = evaluate(backbone, state, heads, loaded)
     means, totals = table[["accuracy", "loss"]].mean(), table[["correct", "n"]].sum()
@@ -186,3 +288,61 @@ def stale(
 def split_settings(text: str) -> list[str]:
     """Split several ``name=value`` in one text; a value may hold blanks."""
     return re.split(r"\s+(?=\w+=)", text.strip()) if text.strip() else []
+
+
+@zoo_app.command("build")
+def zoo_build(
+    suite: SuiteName = "glyphs8", seed: Seed = 0, model: Model = None, device: Device = "cpu"
+) -> None:
+    """Fine-tune the experts of a suite into the cache, and tell where they lie."""
+    from mergebook.suites.zoo import load_zoo
+
+    zoo = load_zoo(load_suite_shown(suite, seed), model=model, device=device)
+    for task, file in zoo.files.items():
+        typer.echo(f"{task}\t{file}")
+
+
+@zoo_app.command("pretrain")
+def zoo_pretrain(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .safetensors file to write.")],
+    model: Annotated[str, typer.Option(help="Which model, e.g. vit, vit_small or gpt.")] = "vit",
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the data.", show_default="the model's usual")
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+) -> None:
+    """Pretrain a backbone as the shipped ones were: half an hour on two cores.
+
+    Uses tiny_imagenet32 and omniglot_small from the data folder where they are, and rendered
+    scripts, or wikitext2_valid for the language model; none of them is a task of a suite.
+    """
+    from mergebook.suites.backbones import write_backbone
+
+    write_backbone(output, model, epochs=epochs, seed=seed, device=device)
+    typer.echo(f"Wrote {output} and {output.with_suffix('.json')}")
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """List the known image sets and where each was found."""
+    import pandas as pd
+
+    from mergebook.suites.data.prepared import CATALOGUE, find_file
+
+    table = pd.DataFrame([*CATALOGUE.values()]).rename(columns={"name": "set"})
+    print_frame(table.assign(found=[str(find_file(name) or "-") for name in CATALOGUE]))
+
+
+@data_app.command("prepare")
+def data_prepare(
+    names: Annotated[list[str], typer.Argument(help="Image sets; see: mergebook data list")],
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to write; by default the cache.")
+    ] = None,
+) -> None:
+    """Download image sets through torchvision and prepare them in the suites' schema."""
+    from mergebook.suites.data.prepared import prepare
+
+    for name in names:
+        typer.echo(f"{name}\t{prepare(name, folder)}")

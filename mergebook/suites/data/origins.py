@@ -1,13 +1,30 @@
-"""Files made of what public GitHub repositories hold at fixed commits, with a hash to prove it."""
+"""Sources of data: tables ``sources/NAME.toml``, and files made of what public repositories hold.
+
+What is downloaded stands at fixed commits, with a hash to prove it.
+"""
 
 import csv
 import hashlib
+import tomllib
 import urllib.request
 from collections.abc import Callable, Sequence
 from http.client import HTTPException
+from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
 from mergelib.io import staged
+
+Record = TypeVar("Record")
+
+
+def records(name: str, kind: Callable[..., Record]) -> dict[str, Record]:
+    """A record of every entry of a table, in its order; lists become tuples."""
+    file = resources.files("mergebook.suites.data") / "sources" / f"{name}.toml"
+    return {
+        key: kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
+        for key, entry in tomllib.loads(file.read_text(encoding="utf-8")).items()
+    }
 
 
 def download(
