@@ -162,7 +162,7 @@ def entries(table: pd.DataFrame, checks: pd.DataFrame, titles: dict[str, str]) -
             f"* *Tested by:* {row['method']}.",
             f"* *Data:* {row['data']}.",
             f"* *Intervals are about* {UNITS[row['unit']]}.",
-            f"* *Shown in* [{titles[row['page']]}](../{row['page']}).\n",
+            f"* *Shown in* [{titles[row['page']]}](../{row['page']}.html).\n",
             *listed,
             "</details>\n",
         ]

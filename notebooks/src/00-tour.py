@@ -352,4 +352,4 @@ if PROFILE != "smoke":
 #
 # **Next:** [](01-testbed) shows where suites, heads and experts come from, and
 # [](02-averaging-and-task-vectors) why merging works at all. To merge your own files, see
-# [](#merge-your-own).
+# [](../book/merge-your-own).

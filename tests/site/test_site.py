@@ -2,9 +2,10 @@
 
 import re
 import subprocess
+from html import unescape
 from importlib.resources import files
 from pathlib import PurePosixPath
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from browsing import PAGES, ROOT, SITE, Visitor
@@ -24,6 +25,7 @@ RAW_MARKUP = re.compile(
       | \[\#?[a-z]+(-[a-z]+)+\]\(  # a link""",
     re.VERBOSE | re.MULTILINE,
 )
+LINK = re.compile(r"""<a\b[^>]*?\bhref="([^"]+)""")
 # Faults of the theme itself, on every page of it, that this book cannot mend.
 AXE_BASELINE: set[str] = set()
 
@@ -70,6 +72,24 @@ def test_images_are_there_and_described(visit: Visitor, path: str) -> None:
         assert width > 0, f"{name} did not load"
         assert len(alt.split()) >= 3, f"{name} has no description: {alt!r}"
         assert not re.search(r"\.(png|svg|jpe?g)$|^[_./\w-]+$", alt), f"a file name: {alt!r}"
+
+
+@every_page
+def test_internal_links_lead_somewhere(path: str) -> None:
+    """To a page of this site, and to a place on it, also where no server guesses an ending."""
+    page = SITE / f"{path}.html"
+    dead = []
+    for link in map(unescape, LINK.findall(page.read_text(encoding="utf-8"))):
+        url = urlsplit(link)
+        if url.scheme or url.netloc:
+            continue
+        target = (page.parent / unquote(url.path)).resolve() if url.path else page
+        if not target.is_file():
+            dead.append(link)
+        elif url.fragment and target.suffix == ".html":
+            if f'id="{unquote(url.fragment)}"' not in target.read_text(encoding="utf-8"):
+                dead.append(link)
+    assert dead == []
 
 
 @every_page
