@@ -1,12 +1,11 @@
 """The stability framework's constants on networks (Li et al., 2026, Assumptions 1 to 5)."""
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from mergebook.lab.comparison import merge_zoo, problem_of
 from mergebook.lab.results import Rows, Tables
@@ -130,18 +129,16 @@ def _recorded(
     zoo: Zoo, name: str, task: Task, steps: int, rate: float
 ) -> Iterator[dict[str, float]]:
     """What Adam made of its gradients, after one step, a few, and all."""
-    network = copy.deepcopy(zoo.model)
-    network.load_state_dict(zoo.pretrained)
     gradients: list[Tensor] = []
 
-    def keep(*_: object) -> None:
+    def keep(network: nn.Module, _: int) -> None:
         moved = (p.grad for p in network.parameters() if p.grad is not None)
         gradients.append(torch.cat([g.flatten() for g in moved]))
 
     generator = Generator().manual_seed(stable_seed("adam", name, zoo.suite.seed))
     batches = shuffled(len(task.train), min(BATCH, len(task.train)), generator, steps=steps)
     everything = Examples(task.train.inputs, task.train.labels)
-    descend(network, zoo.heads[name], task, everything, batches, "adam", rate, keep)
+    descend(zoo, name, everything, batches, "adam", rate, keep)
     for count in sorted({1, max(1, steps // 5), steps}):
         seen = adam_steps(torch.stack(gradients[:count]))
         yield {"steps": count, "residual": seen.residual, "spread": float(seen.spread.mean())}

@@ -14,7 +14,7 @@ from torch import Generator
 
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import beginning_of, study
-from mergebook.stability.measure.retraining import drawn, retrained
+from mergebook.stability.measure.retraining import drawn, retrained, trained_weights
 from mergebook.stability.theory import estimators
 from mergebook.stability.theory.task_loss import TaskLoss, task_losses
 from mergebook.suites.types import Zoo
@@ -65,7 +65,8 @@ def merge_stability(
         generator = Generator().manual_seed(stable_seed("merge stability", name, zoo.suite.seed))
         batches = [*drawn(examples, batch, generator, steps=max(steps))]
         own, other = everything[:examples], everything[examples : examples + pairs]
-        base, found = retrained(zoo, name, own, other, batches, steps, rate, generator)
+        train = partial(trained_weights, zoo, name, batches, steps, rate)
+        base, found = retrained(train, own, other, batches, steps, generator)
         weights.append(base)
         moved.append(found)
         rows += [

@@ -1,43 +1,42 @@
 """Stability measured: experts trained again with one example replaced (Li et al., 2026, Def. 2).
 
-Unlike the experts of a zoo, these are trained by plain SGD at a constant rate, for a number of
-steps, as Lemma 3 has it.
+For one task: s = (1/n) Σ_j E ‖A(D) − A(D^(j))‖². In D^(j) the j-th example is drawn again, and the
+training A keeps all else: start, order, head. Unlike the experts of a zoo, these are trained by
+plain SGD at a constant rate, for a number of steps, as Lemma 3 has it.
 """
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Generator, Tensor, nn
 
 from mergebook.lab.comparison import problem_of
-from mergebook.lab.results import Rows, Tables
+from mergebook.lab.results import Tables
 from mergebook.lab.runner import beginning_of, study
+from mergebook.lab.statistics import interval
 from mergebook.stability.theory.estimators import (
     Estimate,
     gradient_noise,
     gradient_products,
     heterogeneity,
 )
-from mergebook.stability.theory.retraining import (
-    draw_rows,
-    measured_stability,
-    squared_distance,
-    squared_moves,
-)
 from mergebook.stability.theory.task_loss import task_losses
 from mergebook.suites.training import loss_of_rows
 from mergebook.suites.types import Zoo
-from mergelib.evaluation.tasks import Split, Task
+from mergelib.evaluation.tasks import Split
 from mergelib.hashing import stable_seed
-from mergelib.problems.examples import Examples
+from mergelib.problems.examples import Examples, join
 from mergelib.statedict import flatten
 from mergelib.training import make_optimiser, shuffled, train
 
 RATES = (0.005, 0.02, 0.08)
 STEPS = (4, 8, 16, 32, 64, 128)
 NUDGE = 1e-7  # relative, of the start: what rounding alone may do
+
+Train = Callable[[Examples], Tensor]
 
 
 @study(load=beginning_of)
@@ -75,21 +74,18 @@ def retraining(
         for other in values
         if other != usual[name]
     ]
-    tables: Tables = {"moves": [], "noise": _noise(zoo, examples)}
+    losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
+    apart = heterogeneity(gradient_products([*losses.values()]))
+    noise = [
+        {"task": name, "noise": gradient_noise(loss).square.value, "heterogeneity": zeta.value}
+        for (name, loss), zeta in zip(losses.items(), apart, strict=True)
+    ]
+    tables: Tables = {"moves": [], "noise": noise}
     for name in [*zoo.suite.tasks][:tasks]:
         for setting in settings:
             rows = _moves(zoo, name, pairs, steps, setting)
             tables["moves"] += [{**setting, "task": name, **row} for row in rows]
     return tables
-
-
-def _noise(zoo: Zoo, examples: int) -> Rows:
-    losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
-    apart = heterogeneity(gradient_products([*losses.values()]))
-    return [
-        {"task": name, "noise": gradient_noise(loss).square.value, "heterogeneity": zeta.value}
-        for (name, loss), zeta in zip(losses.items(), apart, strict=True)
-    ]
 
 
 def _moves(
@@ -104,9 +100,9 @@ def _moves(
     own, rest = everything[:examples], everything[examples:]
     if len(rest) < pairs:
         rest = Examples(task.validation.inputs, task.validation.labels)
-    base, estimates = retrained(zoo, name, own, rest[:pairs], batches, steps, rate, generator)
-    nudged = trained_weights(zoo, name, own, batches, steps, rate, start=1 + NUDGE)
-    chaos = squared_distance(nudged, base)
+    train = partial(trained_weights, zoo, name, batches, steps, rate)
+    base, estimates = retrained(train, own, rest[:pairs], batches, steps, generator)
+    chaos = squared_distance(train(own, start=1 + NUDGE), base)
     for i, (count, estimate) in enumerate(zip(steps, estimates, strict=True)):
         yield {
             "steps": count,
@@ -118,13 +114,11 @@ def _moves(
 
 
 def retrained(
-    zoo: Zoo,
-    name: str,
+    train: Train,
     own: Examples,
     fresh: Examples,
     batches: Sequence[Tensor],
     steps: Sequence[int],
-    rate: float,
     generator: Generator,
 ) -> tuple[Tensor, list[Estimate]]:
     """An expert's weights after each number of steps, ``(C, d)``, and its stability there."""
@@ -132,38 +126,69 @@ def retrained(
     for i, count in enumerate(steps):
         met[i, torch.cat(list(batches[:count]))] = True
     rows, weights = draw_rows(met, len(fresh), generator)
+    base, moves = squared_moves(train, own, fresh, rows.tolist())
+    return base, [measured_stability(own_moves, weights) for own_moves in moves.T]
 
-    def trained(split: Examples) -> Tensor:
-        return trained_weights(zoo, name, split, batches, steps, rate)
 
-    base, moves = squared_moves(trained, own, fresh, rows.tolist())
-    return base, [measured_stability(moves[:, i], weights) for i in range(len(steps))]
+def draw_rows(seen: Tensor, pairs: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Rows to replace, and what each of them counts in the mean over all rows.
+
+    A row that training has not met moves nothing. So first a checkpoint is drawn, and then one of
+    the rows that training had met there: with few steps, else, hardly a pair would differ.
+
+    Returns:
+        Rows and weights, both ``(pairs,)``. For numbers s_j that are 0 at rows never met, the mean
+        of weight · s_j has the expectation (1/n) Σ_j s_j.
+    """
+    chances = (seen / seen.sum(1, keepdim=True)).mean(0)
+    rows = torch.multinomial(chances, pairs, replacement=True, generator=generator)
+    return rows, 1 / (len(chances) * chances[rows])
+
+
+def squared_moves(
+    train: Train, examples: Examples, fresh: Examples, rows: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """A(D), and ‖A(D^(j)) − A(D)‖² for some rows j, ``(pairs,)`` or ``(pairs, C)``."""
+    base = train(examples)
+    if not torch.equal(base, train(examples)):
+        raise ValueError("training twice on the same examples gave different weights")
+    again = (train(replaced(examples, row, fresh[i : i + 1])) for i, row in enumerate(rows))
+    return base, torch.stack([squared_distance(weights, base) for weights in again])
+
+
+def replaced(examples: Examples, row: int, fresh: Examples) -> Examples:
+    """The examples with another one, ``fresh`` of length 1, in a row."""
+    return join([examples[:row], fresh, examples[row + 1 :]])
+
+
+def squared_distance(weights: Tensor, base: Tensor) -> Tensor:
+    """‖θ − θ'‖² along the last dimension, float64."""
+    return (weights.double() - base.double()).square().sum(-1)
+
+
+def measured_stability(moves: Tensor, weights: Tensor) -> Estimate:
+    """S from pairs, with its interval over them."""
+    return Estimate(*interval((moves * weights).tolist()))
 
 
 def trained_weights(
     zoo: Zoo,
     name: str,
-    split: Examples,
     batches: Sequence[Tensor],
     steps: Sequence[int],
     rate: float,
+    examples: Examples,
     *,
     start: float = 1.0,
 ) -> Tensor:
     """Weights after each number of steps of plain SGD, ``(C, d)``, from ``start`` times θ_0."""
-    network = copy.deepcopy(zoo.model)
-    network.load_state_dict(zoo.pretrained)
     kept = []
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.mul_(start)
 
-    def keep(step: int, _: float) -> None:
+    def keep(network: nn.Module, step: int) -> None:
         if step + 1 in steps:
             kept.append(_weights(network))
 
-    task, head = zoo.suite.tasks[name], zoo.heads[name]
-    descend(network, head, task, split, batches, "sgd", rate, keep)
+    descend(zoo, name, examples, batches, "sgd", rate, keep, start=start)
     return torch.stack(kept)
 
 
@@ -174,22 +199,28 @@ def drawn(examples: int, batch_size: int, generator: Generator, *, steps: int) -
 
 
 def descend(
-    network: nn.Module,
-    head: nn.Module,
-    task: Task,
+    zoo: Zoo,
+    name: str,
     examples: Examples,
     batches: Iterable[Tensor],
     optimiser: str,
     rate: float,
-    on_step: Callable[[int, float], object],
+    on_step: Callable[[nn.Module, int], object],
+    *,
+    start: float = 1.0,
 ) -> None:
-    """Train a network in place on a task, at a constant rate, without momentum or decay."""
+    """Train a network on a task from ``start`` times θ_0: constant rate, no momentum or decay."""
     inputs, labels = examples.pair
+    network, task = copy.deepcopy(zoo.model), zoo.suite.tasks[name]
+    network.load_state_dict(zoo.pretrained)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(start)
     split = Split(cast(Tensor, inputs), labels)  # a task's inputs are one tensor
-    loss = loss_of_rows(network, head, split, task.transform, task.loss)
+    loss = loss_of_rows(network, zoo.heads[name], split, task.transform, task.loss)
     network.train()
     descent = make_optimiser(network, optimiser, rate, momentum=0.0)
-    train(network, batches, loss, descent, on_step=on_step)
+    train(network, batches, loss, descent, on_step=lambda step, _: on_step(network, step))
 
 
 def _weights(network: nn.Module) -> Tensor:
