@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from mergebook.lab.comparison import merge_zoo, problem_of
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import Loaded, Run, beginning_of, study, zoo_of
-from mergebook.stability.measure.retraining import descend
+from mergebook.stability.measure.retraining import descend, rows_of
 from mergebook.stability.measure.scaling import trained_checkpoints
 from mergebook.stability.theory import estimators
 from mergebook.stability.theory.adam import adam_steps
@@ -18,7 +18,6 @@ from mergebook.stability.theory.task_loss import TaskLoss, task_losses
 from mergebook.suites.types import Zoo
 from mergelib.evaluation.tasks import Task
 from mergelib.hashing import stable_seed
-from mergelib.problems.examples import Examples
 from mergelib.statedict import StateDict
 from mergelib.training import shuffled
 
@@ -137,8 +136,7 @@ def _recorded(
 
     generator = Generator().manual_seed(stable_seed("adam", name, zoo.suite.seed))
     batches = shuffled(len(task.train), min(BATCH, len(task.train)), generator, steps=steps)
-    everything = Examples(task.train.inputs, task.train.labels)
-    descend(zoo, name, everything, batches, "adam", rate, keep)
+    descend(zoo, name, rows_of(zoo, name), batches, "adam", rate, keep)
     for count in sorted({1, max(1, steps // 5), steps}):
         seen = adam_steps(torch.stack(gradients[:count]))
         yield {"steps": count, "residual": seen.residual, "spread": float(seen.spread.mean())}

@@ -6,21 +6,21 @@ the merge, and E_G on examples that come from the same draw as the training exam
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Generator
 
+from mergebook.lab.comparison import problem_of
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import beginning_of, study
-from mergebook.stability.measure.retraining import drawn, retrained, trained_weights
+from mergebook.stability.measure.retraining import drawn, retrained, rows_of, trained_weights
 from mergebook.stability.theory import estimators
-from mergebook.stability.theory.task_loss import TaskLoss, task_losses
+from mergebook.stability.theory.task_loss import task_losses
 from mergebook.suites.types import Zoo
 from mergelib.hashing import stable_seed
-from mergelib.problems.examples import Examples
-from mergelib.problems.problem import Problem
 from mergelib.statedict import StateDict, unflatten
 
 STEPS = (8, 32, 128, 512)
@@ -52,11 +52,10 @@ def merge_stability(
         ``squared`` ‖∇f‖², ``smoothness`` L, the largest of the single examples, and
         ``stability`` S = Σ s_t / T³. Losses are means over tasks, in nats.
     """
-    names = [*zoo.suite.tasks][:tasks]
     rows: Rows = []
     weights, moved = [], []
-    for name in names:
-        everything = _rows(zoo, name)
+    split = {name: rows_of(zoo, name) for name in [*zoo.suite.tasks][:tasks]}
+    for name, everything in split.items():
         if len(everything) <= examples + pairs:
             raise ValueError(
                 f"task {name!r} has {len(everything)} training examples; {examples} to train on, "
@@ -74,49 +73,35 @@ def merge_stability(
             for count, one in zip(steps, found, strict=True)
         ]
     first, last = examples + pairs, examples + pairs + fresh
-    splits = {
-        "loss": {name: _rows(zoo, name)[:examples] for name in names},
-        "fresh_loss": {name: _rows(zoo, name)[first:last] for name in names},
-        "test_loss": {name: _rows(zoo, name, "test") for name in names},
+    parts = {
+        "loss": {name: own[:examples] for name, own in split.items()},
+        "fresh_loss": {name: own[first:last] for name, own in split.items()},
+        "test_loss": {name: rows_of(zoo, name, "test") for name in split},
     }
+    problem = problem_of(zoo, examples)
+    problems = {name: replace(problem, data=data) for name, data in parts.items()}
     generator = Generator().manual_seed(stable_seed("merge stability", zoo.suite.seed))
-    judge = partial(_judged, zoo, splits, singles, products, generator)
-    merged: Rows = [{"steps": 0, "stability": 0.0} | judge(zoo.pretrained)]
+    options: dict[str, Any] = {"steps": products, "generator": generator}
+
+    def judged(state: StateDict) -> dict[str, float]:
+        losses = {name: [*task_losses(each, state).values()] for name, each in problems.items()}
+        row = {
+            name: sum(float(one.values().mean()) for one in own) / len(own)
+            for name, own in losses.items()
+        }
+        train = losses["loss"]
+        lengths = [torch.cat([g.square().sum(1) for g in one.example_gradients()]) for one in train]
+        curvatures = [estimators.example_smoothness(one[:singles], **options) for one in train]
+        return row | {
+            "second_moment": float(torch.stack([part.mean() for part in lengths]).mean()),
+            "squared": float(torch.stack([one.gradient() for one in train]).mean(0).square().sum()),
+            "smoothness": float(torch.cat(curvatures).max()),
+        }
+
+    merged: Rows = [{"steps": 0, "stability": 0.0} | judged(zoo.pretrained)]
     for i, count in enumerate(steps):
         mean = torch.stack([base[i] for base in weights]).mean(0)
         state = {**zoo.pretrained, **unflatten(mean, dict(zoo.model.named_parameters()))}
-        stability = sum(found[i].value for found in moved) / len(names) ** 3
-        merged.append({"steps": count, "stability": stability} | judge(state))
+        stability = sum(found[i].value for found in moved) / len(split) ** 3
+        merged.append({"steps": count, "stability": stability} | judged(state))
     return {"experts": rows, "merged": merged}
-
-
-def _rows(zoo: Zoo, name: str, split: str = "train") -> Examples:
-    part = getattr(zoo.suite.tasks[name], split)
-    return Examples(part.inputs, part.labels)
-
-
-def _judged(
-    zoo: Zoo,
-    splits: dict[str, dict[str, Examples]],
-    singles: int,
-    products: int,
-    generator: Generator,
-    state: StateDict,
-) -> dict[str, float]:
-    around: dict[str, dict[str, TaskLoss]] = {}
-    for split, data in splits.items():
-        problem = Problem({}, zoo.pretrained, zoo.model, data, zoo.heads, zoo.suite.transforms)
-        around[split] = task_losses(problem, state)
-    row = {
-        split: sum(float(loss.values().mean()) for loss in losses.values()) / len(losses)
-        for split, losses in around.items()
-    }
-    train = [*around["loss"].values()]
-    lengths = [torch.cat([g.square().sum(1) for g in one.example_gradients()]) for one in train]
-    options: dict[str, Any] = {"steps": products, "generator": generator}
-    curvatures = [estimators.example_smoothness(one[:singles], **options) for one in train]
-    return row | {
-        "second_moment": float(torch.stack([part.mean() for part in lengths]).mean()),
-        "squared": float(torch.stack([one.gradient() for one in train]).mean(0).square().sum()),
-        "smoothness": float(torch.cat(curvatures).max()),
-    }

@@ -92,14 +92,13 @@ def _moves(
     zoo: Zoo, name: str, pairs: int, steps: Sequence[int], setting: Mapping[str, Any]
 ) -> Iterator[dict[str, float]]:
     rate, batch, examples, sampling = setting.values()
-    task = zoo.suite.tasks[name]
     generator = Generator().manual_seed(stable_seed("retraining", name, zoo.suite.seed))
     choose = shuffled if sampling == "epochs" else drawn
     batches = [*choose(examples, batch, generator, steps=max(steps))]
-    everything = Examples(task.train.inputs, task.train.labels)
+    everything = rows_of(zoo, name)
     own, rest = everything[:examples], everything[examples:]
     if len(rest) < pairs:
-        rest = Examples(task.validation.inputs, task.validation.labels)
+        rest = rows_of(zoo, name, "validation")
     train = partial(trained_weights, zoo, name, batches, steps, rate)
     base, estimates = retrained(train, own, rest[:pairs], batches, steps, generator)
     chaos = squared_distance(train(own, start=1 + NUDGE), base)
@@ -111,6 +110,12 @@ def _moves(
             "chaos": float(chaos[i]),
             "progress": float((base[i] - _weights(zoo.model)).norm()),
         }
+
+
+def rows_of(zoo: Zoo, name: str, split: str = "train") -> Examples:
+    """A split of a task."""
+    part = getattr(zoo.suite.tasks[name], split)
+    return Examples(part.inputs, part.labels)
 
 
 def retrained(
