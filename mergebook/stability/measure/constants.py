@@ -16,7 +16,6 @@ from mergebook.stability.theory import estimators
 from mergebook.stability.theory.adam import adam_steps
 from mergebook.stability.theory.task_loss import TaskLoss, task_losses
 from mergebook.suites.types import Zoo
-from mergelib.evaluation.tasks import Task
 from mergelib.hashing import stable_seed
 from mergelib.statedict import StateDict
 from mergelib.training import shuffled
@@ -83,8 +82,8 @@ def stability(
         rows, summary = _gradients(losses, parts)
         tables["gradients"] += [{"point": point, **row} for row in rows]
         tables["points"].append({"point": point, **summary})
-    for name, task in zoo.suite.tasks.items():
-        steps = _recorded(zoo, name, task, adam, learning_rate)
+    for name in zoo.suite.tasks:
+        steps = _recorded(zoo, name, adam, learning_rate)
         tables["adam"] += [{"task": name, **row} for row in steps]
     return tables
 
@@ -124,9 +123,7 @@ def _named(name: str, estimate: estimators.Estimate) -> dict[str, Any]:
     return {name: estimate.value, f"{name}_half_width": estimate.half_width}
 
 
-def _recorded(
-    zoo: Zoo, name: str, task: Task, steps: int, rate: float
-) -> Iterator[dict[str, float]]:
+def _recorded(zoo: Zoo, name: str, steps: int, rate: float) -> Iterator[dict[str, float]]:
     """What Adam made of its gradients, after one step, a few, and all."""
     gradients: list[Tensor] = []
 
@@ -135,8 +132,9 @@ def _recorded(
         gradients.append(torch.cat([g.flatten() for g in moved]))
 
     generator = Generator().manual_seed(stable_seed("adam", name, zoo.suite.seed))
-    batches = shuffled(len(task.train), min(BATCH, len(task.train)), generator, steps=steps)
-    descend(zoo, name, rows_of(zoo, name), batches, "adam", rate, keep)
+    rows = rows_of(zoo, name)
+    batches = shuffled(len(rows), min(BATCH, len(rows)), generator, steps=steps)
+    descend(zoo, name, rows, batches, "adam", rate, keep)
     for count in sorted({1, max(1, steps // 5), steps}):
         seen = adam_steps(torch.stack(gradients[:count]))
         yield {"steps": count, "residual": seen.residual, "spread": float(seen.spread.mean())}

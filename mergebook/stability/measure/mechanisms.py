@@ -56,7 +56,14 @@ def mechanisms(
     counts = dict.fromkeys(get_args(Part), pictures)
     short = replace(zoo, suite=first(zoo.suite, **counts))
     inputs = unlabelled(examples_of(zoo, None, "test"))
-    known, tables = _known(zoo, examples, parts), Tables(coefficients=[], test=[])
+    losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
+    apart = heterogeneity(gradient_products([*losses.values()], parts))
+    known: Rows = []
+    for (name, loss), zeta in zip(losses.items(), apart, strict=True):
+        row = {"task": name, "heterogeneity": zeta.value, "half_width": zeta.half_width}
+        row["loss"] = float(loss.values().mean())
+        known.append({**row, "distance": distance(zoo, zoo.experts[name])})
+    tables = Tables(coefficients=[], test=[])
     for fine in granularities:
         options = {"steps": steps, "learning_rate": learning_rate, "granularity": fine}
         result = adapted(zoo, "adamerging", inputs, **options)
@@ -74,18 +81,6 @@ def mechanisms(
     for name, expert in zoo.experts.items():
         tables["test"] += _judged(short, Adapted(expert), [name], method="individual", of="")
     return tables
-
-
-def _known(zoo: Zoo, examples: int, parts: int) -> Rows:
-    """What there is to know of a task before merging."""
-    losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
-    apart = heterogeneity(gradient_products([*losses.values()], parts))
-    rows: Rows = []
-    for (name, loss), zeta in zip(losses.items(), apart, strict=True):
-        row = {"task": name, "heterogeneity": zeta.value, "half_width": zeta.half_width}
-        row["loss"] = float(loss.values().mean())
-        rows.append({**row, "distance": distance(zoo, zoo.experts[name])})
-    return rows
 
 
 def _judged(

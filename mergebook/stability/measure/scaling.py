@@ -141,15 +141,28 @@ def scaling(zoo: Zoo, **settings: Any) -> Tables:
     where = {"learning_rate": plan.learning_rate, "batch_size": plan.batch_size}
     whole = replace(zoo, suite=trained)
     kept = trained_checkpoints(whole, plan.steps, optimiser=plan.optimiser, **where)
-    experts = _experts(judged, kept)
+    models = [(0, names, zoo.pretrained)]
+    for count, states in kept.items():
+        models += [(count, [name], state) for name, state in states.items()]
+    experts = [
+        {"steps": count, **row}
+        for count, tasks, state in models
+        for row in _scores(judged, state, tasks, ALL)
+    ]
     rules = {"average": plan.groups, **dict.fromkeys(plan.rivals, plan.compared)}
-    last = replace(whole, experts=dict(kept[max(plan.steps)]))
+    joint: Rows = []  # of one model trained on all tasks, as a floor of the training loss
+    if plan.joint:
+        last, data = replace(whole, experts=dict(kept[max(plan.steps)])), examples_of(whole, None)
+        state = adapted(last, "multitask", data, steps=plan.joint, batch_size=JOINT).state
+        joint = [{"steps": plan.joint, **row} for row in _scores(judged, state, names, ALL)]
+        for row in joint:
+            del row["distance"]
     tables = {
         "experts": experts,
         "merged": _merged(judged, kept, teams, rules),
         "counts": _counts(judged, kept, plan),
         "stopped": _stopped(judged, kept, teams, experts),
-        "joint": _joint(last, judged, plan.joint),
+        "joint": joint,
     }
     where["share"] = plan.share
     return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
@@ -177,17 +190,6 @@ def draw_groups(names: Sequence[str], count: int, size: int, seed: int) -> list[
 
 BOTH: dict[str, SplitName] = {"": "test", "train_": "train"}
 ALL: dict[str, SplitName] = {**BOTH, "validation_": "validation"}
-
-
-def _experts(zoo: Zoo, kept: Checkpoints) -> Rows:
-    models = [(0, list(zoo.suite.tasks), zoo.pretrained)]
-    for count, states in kept.items():
-        models += [(count, [name], state) for name, state in states.items()]
-    return [
-        {"steps": count, **row}
-        for count, tasks, state in models
-        for row in _scores(zoo, state, tasks, ALL)
-    ]
 
 
 def _merged(
@@ -226,16 +228,6 @@ def _stopped(zoo: Zoo, kept: Checkpoints, teams: Sequence[Sequence[str]], expert
         for group, team in enumerate(teams)
         for row in _judged(zoo, "average", {name: kept[best[name]][name] for name in team})
     ]
-
-
-def _joint(zoo: Zoo, judged: Zoo, steps: int) -> Iterator[dict[str, Any]]:
-    """One model trained on all tasks, as a floor of the training loss."""
-    if steps:
-        data = examples_of(zoo, None, "train")
-        state = adapted(zoo, "multitask", data, steps=steps, batch_size=JOINT).state
-        for row in _scores(judged, state, list(zoo.suite.tasks), ALL):
-            del row["distance"]
-            yield {"steps": steps, **row}
 
 
 def _judged(
