@@ -514,9 +514,16 @@ assert rising[64, 50] < rising[8, 400]
 # loss $f$, as $V \le 2 L f$. Each curve has one factor, fitted to all points at the usual rate, so that in the panel of the rate it predicts.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Lemma 3 and the root of the corrected stability fit the generalisation error against steps and data about equally well; against the batch only Lemma 3 has the right sign, and against the rate both fail. Points: E_G of the average above the pretrained model's, means and intervals over seeds. Each curve has one factor, fitted to all points at the usual rate. Cut off above.", "name": "fig-scaling-laws"}, "image": {"alt": "Against steps and share of the data the points lie near all three curves, which nearly coincide. Against the batch the points and the dashed curve of Lemma 3 rise, and both root curves fall. Against the rate the points stay near zero; the root curves rise to about 0.2 at the largest rate and Lemma 3 leaves the panel."}}
-from mergebook.stability.read import laws
+import torch
 
-known = laws.measured_noise(load_table("vision8-stability-vit_small", "gradients"))
+from mergebook.stability.read import laws
+from mergebook.stability.theory.bounds import Losses
+
+gradients = load_table("vision8-stability-vit_small", "gradients").query("point == 'pretrained'")
+squares = torch.tensor(
+    gradients[["noise", "heterogeneity"]].mean().to_numpy()
+)  # over seeds and tasks
+known = Losses(1.0, *squares.sqrt()[:, None])
 tables = laws.beside_theory(average, experts, known)
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 6.6), sharey=True)
 figures.law_points(tables, gains, axes)

@@ -18,7 +18,7 @@ import pandas as pd
 from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, UNITS, Role
 from mergebook.stability.claims import scaling
-from mergebook.stability.read import fitted, guides
+from mergebook.stability.read import guides
 from mergebook.stability.read.choosing import HABIT
 from mergebook.stability.read.networks import fits, moves_with_laws
 
@@ -53,13 +53,13 @@ PRINTED = {"rate": 2.0, "steps": 1.0, "examples": -1.0}  # exponents of Lemma 3
 SYMBOLS = {"rate": "η", "steps": "K", "batch": "b", "examples": "n"}
 
 
-def _readings(load: Load, result: str, score: fitted.Score) -> dict[str, pd.DataFrame]:
+def _readings(load: Load, result: str, score: guides.Score) -> dict[str, pd.DataFrame]:
     """`guides.settings` of the measured merges for each value of L."""
     record = {name: load(CONSTANTS, name) for name in ("curvature", "gradients", "points")}
     merged, experts = (load(result, name) for name in ("merged", "experts"))
     tables = {name: guides.settings(merged, experts, record, L) for name, L in READINGS.items()}
     known = guides.starts(record, guides.merged_tasks(merged))
-    return tables | {FITTED: fitted.fitted(tables["L = 1"], known, score)}
+    return tables | {FITTED: guides.fitted(tables["L = 1"], known, score)}
 
 
 def _forms(reading: str) -> list[tuple[str, tuple[str, Role]]]:
@@ -71,7 +71,7 @@ def _forms(reading: str) -> list[tuple[str, tuple[str, Role]]]:
 def ranks(load: Load) -> Iterator[Comparison]:
     """T7: correlations of the bound with the merge's loss over settings."""
     for words, result in RESULTS.items():
-        for reading, settings in _readings(load, result, fitted.ranking).items():
+        for reading, settings in _readings(load, result, guides.ranking).items():
             table = guides.correlations(settings)
             about = {"tasks": words.removesuffix(", ") or "eight tasks", "reading": reading}
             compare = partial(comparison, result=table.reset_index, keys=SEED, unit=RANKS)
@@ -95,7 +95,7 @@ def choices(load: Load) -> Iterator[Comparison]:
     """T8: what the setting that the bound chooses loses against the best."""
     near: dict[guides.Value, float] = {"loss": NEAR_NATS, "accuracy": NEAR}
     for words, result in RESULTS.items():
-        for reading, settings in _readings(load, result, fitted.choosing).items():
+        for reading, settings in _readings(load, result, guides.choosing).items():
             about = {"tasks": words.removesuffix(", ") or "eight tasks", "reading": reading}
             for value, enough in near.items():
                 rows = {"result": guides.regrets(settings, value).reset_index, "unit": UNITS[value]}

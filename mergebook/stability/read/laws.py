@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from mergebook.lab.statistics import interval
 from mergebook.stability.read import scaling as sweep
@@ -14,13 +13,6 @@ from mergebook.stability.theory import bounds
 ANCHOR = 100  # steps where the rate is swept
 LAWS = ("printed", "root", "root_loss")
 POWERS = np.linspace(-4, 4, 1601)
-
-
-def measured_noise(gradients: pd.DataFrame) -> bounds.Losses:
-    """σ and ζ of one task at the pretrained model, each in the mean square over seeds and tasks."""
-    start = gradients[gradients["point"] == "pretrained"]
-    noise, apart = (start[name].mean() for name in ("noise", "heterogeneity"))
-    return bounds.Losses(1.0, torch.tensor([noise]).sqrt(), torch.tensor([apart]).sqrt())
 
 
 def stabilities(setting: Mapping[str, Any], known: bounds.Losses) -> tuple[float, float]:

@@ -47,7 +47,7 @@ def uneven(
             counts = (paces / paces.mean() * count).round().clamp(min=1)
             plan = replace(alike, vectors=[sgd(int(own)) for own in counts])
             excess = [errors(tasks, merge).excess / start for merge in (plan, normalised(plan))]
-            values.append([*excess, *directions(tasks, plan), nearer(tasks, plan)])
+            values.append([*excess, *compared(tasks, plan)])
         means = torch.tensor(values, dtype=torch.float64).mean(0).tolist()
         named = zip(COMPARED, means, strict=True)
         rows.append({"seed": seed, "progress": length, "equal": equal} | dict(named))
@@ -59,26 +59,17 @@ def normalised(plan: Training) -> Training:
     return replace(plan, weights=plan.weights**2 / plan.surrogate[1])
 
 
-def directions(tasks: Quadratics, plan: Training) -> list[float]:
-    """Cosine of the merge's expected way with −∇f and with −∇f̃ at θ_0."""
-    way, slopes = _way(tasks, plan), -tasks.slopes(tasks.start)
-    downhill = (slopes.mean(0), plan.surrogate[1] @ slopes)
-    return [float(torch.cosine_similarity(way, each, dim=0)) for each in downhill]
-
-
-def nearer(tasks: Quadratics, plan: Training) -> bool:
-    """Whether the expected merge is nearer to the minimum of f̃ than to that of f."""
-    weighed = plan.surrogate[1][:, None, None] * tasks.hessians
-    other = torch.linalg.solve(weighed.sum(0), (weighed @ tasks.centres[..., None]).sum(0))[:, 0]
-    merged = tasks.start + _way(tasks, plan)
-    return bool((merged - other).norm() < (merged - tasks.minimum).norm())
-
-
-def _way(tasks: Quadratics, plan: Training) -> Tensor:
-    """The expected merge less θ_0."""
-    gaps = (tasks.centres - tasks.start)[..., None]
+def compared(tasks: Quadratics, plan: Training) -> list[float]:
+    """Of the expected merge: its way's cosine with −∇f and with −∇f̃ at θ_0, and ``nearer``."""
+    gaps, surrogate = (tasks.centres - tasks.start)[..., None], plan.surrogate[1]
     way: Tensor = plan.weights @ (covered(tasks, plan)[0] @ gaps)[..., 0]
-    return way
+    slopes = -tasks.slopes(tasks.start)
+    downhill = (slopes.mean(0), surrogate @ slopes)
+    weighed = surrogate[:, None, None] * tasks.hessians
+    other = torch.linalg.solve(weighed.sum(0), (weighed @ tasks.centres[..., None]).sum(0))[:, 0]
+    merged = tasks.start + way
+    nearer = (merged - other).norm() < (merged - tasks.minimum).norm()
+    return [*(float(torch.cosine_similarity(way, each, dim=0)) for each in downhill), float(nearer)]
 
 
 def limit(tasks: Quadratics, plan: Training) -> Tensor:
