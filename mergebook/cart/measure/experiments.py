@@ -14,7 +14,6 @@ from torch import Tensor
 
 from mergebook.cart.theory import interference_curves, output_interference
 from mergebook.lab.comparison import (
-    COLUMNS,
     accuracies,
     adapted,
     best_of,
@@ -25,6 +24,7 @@ from mergebook.lab.comparison import (
     examples_of,
     individual,
     judged,
+    judged_alone,
     merge_zoo,
     merits,
     records,
@@ -37,7 +37,7 @@ from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
 from mergelib.activations import layer_inputs
 from mergelib.compression import Compressed, compress
-from mergelib.evaluation.loops import SplitName, evaluate
+from mergelib.evaluation.loops import evaluate
 from mergelib.procedures.common import unlabelled
 from mergelib.registry import get_method
 from mergelib.statedict import StateDict, flatten
@@ -193,13 +193,12 @@ def compression(
         ("cart_indexing", f"rank_ratio={ratio}", {"rank_ratio": ratio, "rest": rest})
         for rest, ratio in product(("own", "average"), rank_ratios)
     ]
-    rows = records(_judge_own(zoo, zoo.experts).assign(method="individual", setting="", rest=""))
-    storage = []
+    rows, storage = judged_alone(zoo, setting="", rest=""), []
     for method, setting, options in settings:
         parts = _compress(zoo, method, options)
         named = {"method": method, "setting": setting, "rest": options.get("rest", "")}
-        table = _judge_own(zoo, {task: parts.expert(task) for task in parts.tasks})
-        rows += records(table.assign(**named))
+        own = replace(zoo, experts={task: parts.expert(task) for task in parts.tasks})
+        rows += [{**row, **named} for row in judged_alone(own)]
         bits = 8 * sum(map(parts.task_nbytes, parts.tasks)) / len(parts.tasks)
         size = {"shared_bytes": parts.shared_nbytes, "parameters": flatten(zoo.pretrained).numel()}
         storage.append({**named, "bits_per_task": bits, **size})
@@ -295,15 +294,7 @@ def _best_masks(zoo: Zoo, base: str, scales: Sequence[float]) -> dict[str, Any]:
     scores = {}
     for scale in scales:
         parts = _compress(zoo, "tall_masks", {"base": base, "mask_scale": scale})
-        states = {task: parts.expert(task) for task in parts.tasks}
-        table = _judge_own(zoo, states, "validation").set_index("task")
-        scores[scale] = merits(zoo, table)
+        own = replace(zoo, experts={task: parts.expert(task) for task in parts.tasks})
+        scores[scale] = merits(zoo, individual(own, "validation", autocast=True).set_index("task"))
     best = pd.DataFrame(scores).idxmax(axis=1)
     return {"base": base, "mask_scale": {str(task): float(scale) for task, scale in best.items()}}
-
-
-def _judge_own(
-    zoo: Zoo, states: dict[str, dict[str, Tensor]], split: SplitName = "test"
-) -> pd.DataFrame:
-    """``task``, ``accuracy`` and ``loss`` of every task under a state dict of its own."""
-    return individual(replace(zoo, experts=states), split, autocast=True)[COLUMNS]

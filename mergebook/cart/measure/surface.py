@@ -4,7 +4,6 @@ Each is a function of a zoo that returns tables, lists of rows. See `mergebook.l
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -60,7 +59,12 @@ def _plane(zoo: Zoo, grids: Mapping[str, Grid], inputs: int) -> Rows:
     average = merge_zoo("average", zoo)
     centre = flatten(average)
     spread = torch.stack([(flatten(e) - centre).norm() for e in zoo.experts.values()]).mean()
-    see = partial(_seen, zoo, count=inputs)
+
+    def see(name: str, state: StateDict) -> Tensor:
+        """Features of a task's validation inputs."""
+        task = zoo.suite.tasks[name]
+        return features(zoo.model, state, task.validation.inputs[:inputs], transform=task.transform)
+
     own = {
         name: (see(name, zoo.experts[name]), see(name, zoo.pretrained)) for name in zoo.suite.tasks
     }
@@ -106,9 +110,3 @@ def told(
         "entropy": float(-(shares.exp() * shares).sum(1).mean()),
         "agreement": float((logits.argmax(1) == head(expert).argmax(1)).float().mean()),
     }
-
-
-def _seen(zoo: Zoo, name: str, state: StateDict, count: int) -> Tensor:
-    """Features of a task's validation inputs."""
-    task = zoo.suite.tasks[name]
-    return features(zoo.model, state, task.validation.inputs[:count], transform=task.transform)
