@@ -270,11 +270,8 @@ def explosion(load: Load) -> Iterator[Comparison]:
         split = sweep.apart(net.merged(load, **chosen))
         loss = sweep.spread(split, column, "loss")
         among = list(loss.columns)[1 if words == "K" else 0 : -1]
-        if net.validated and method == "":
-            best = net.best(load, column, "loss", among)
-        else:
-            best = sweep.chosen_elsewhere(loss, among)
-        end = loss.columns[-1]
+        other = sweep.chosen_elsewhere(loss, among)
+        best, end = other if method else net.best(load, column, "loss", among), loss.columns[-1]
         half = "many steps" if words == "K" else "a large rate"
         place = f"{net.words}{method}{half}: from the best {words} to {end:g}"
         for value, what, falls in (
