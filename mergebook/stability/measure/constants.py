@@ -13,7 +13,7 @@ from mergebook.lab.runner import Loaded, Run, beginning_of, study, zoo_of
 from mergebook.stability.measure.retraining import descend, rows_of
 from mergebook.stability.measure.scaling import trained_checkpoints
 from mergebook.stability.theory import estimators
-from mergebook.stability.theory.adam import adam_steps
+from mergebook.stability.theory.steps import adam_steps
 from mergebook.stability.theory.task_loss import TaskLoss, task_losses
 from mergebook.suites.types import Zoo
 from mergelib.hashing import stable_seed

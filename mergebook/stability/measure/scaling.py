@@ -6,10 +6,16 @@ generalisation can be told apart. Experts are trained at a constant rate, so tha
 K steps is the expert of a training of K steps, and one training serves every K, every group of
 tasks and every method. A run is one setting with one seed; heads, test examples and groups are the
 same in all settings of a seed.
+
+`repeats` is the control to the law of the number of tasks (V-B5): does merging more experts hurt by
+itself? Experts of one task, with one head, differ in the order and in the half of the rows that
+they see: there is no heterogeneity of tasks among them. Beside them stand experts of different
+tasks, trained in the same way, and judged on the same task.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -32,6 +38,7 @@ from mergebook.lab.runner import beginning_of, study
 from mergebook.suites.training import checkpoints
 from mergebook.suites.types import Zoo
 from mergelib.evaluation.loops import SplitName
+from mergelib.evaluation.tasks import Split
 from mergelib.hashing import stable_seed
 from mergelib.procedures.common import unlabelled
 from mergelib.statedict import StateDict
@@ -250,3 +257,51 @@ def _scores(
         task = row.pop("task")
         rounded = {name: round(value, 4) for name, value in row.items()}
         yield {"distance": far, "task": task, **rounded}
+
+
+@study(load=beginning_of)
+def repeats(
+    zoo: Zoo,
+    *,
+    tasks: int = 3,  # the first ones are judged
+    counts: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8),  # of experts to average
+    share: float = 0.5,  # of a task's training rows, drawn again for each expert
+    steps: int = 100,
+    learning_rate: float = 4e-4,  # of Adam, constant, without decay
+    batch_size: int = 32,
+) -> Tables:
+    """Averages of ever more experts of one task, and of different tasks, judged on that task.
+
+    Returns:
+        ``test``: rows of ``task``, ``kind`` (``same`` or ``different`` tasks; the judged task's
+        expert is in both), ``count``, ``accuracy`` (0..1) and ``loss`` (nats).
+    """
+    names = list(zoo.suite.tasks)
+    if max(counts) > len(names):
+        raise ValueError(f"{max(counts)} experts to merge, but there are {len(names)} tasks")
+    if not 0 < share <= 1:
+        raise ValueError(f"share is {share}, expected a number above 0 and at most 1")
+    training = {"learning_rate": learning_rate, "batch_size": batch_size, "optimiser": "adam"}
+
+    def trained(name: str, number: int) -> dict[str, Tensor]:
+        train = zoo.suite.tasks[name].train
+        seed = stable_seed("repeats", name, number, zoo.suite.seed)
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+        rows = order[: max(1, round(share * len(order)))]
+        options = {"split": Split(train.inputs[rows], train.labels[rows]), "steps": [steps]}
+        found = train_experts(zoo, checkpoints, [name], seed=lambda _: seed, **options, **training)
+        return found[name][steps]
+
+    first = {name: trained(name, 0) for name in names}
+    table: Rows = []
+    for place, name in enumerate(names[:tasks]):
+        kinds = {
+            "same": [first[name], *(trained(name, number) for number in range(1, max(counts)))],
+            "different": [first[other] for other in [*names[place:], *names[:place]]],
+        }
+        for (kind, experts), count in product(kinds.items(), counts):
+            named = {str(number): expert for number, expert in enumerate(experts[:count])}
+            state = merge_zoo("average", replace(zoo, experts=named))
+            for row in scores(zoo, state, zoo.heads, [name], {"": "test"}):
+                table.append({"kind": kind, "count": count, **row})
+    return {"test": table}

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergebook.stability.theory import estimators
-from mergebook.stability.theory.adam import adam_steps, adam_weights, outside
+from mergebook.stability.theory.steps import adam_steps, adam_weights, outside
 from mergebook.stability.theory.task_loss import TaskLoss, task_losses
 from mergebook.suites.models import MLP, VisionTransformer
 from mergelib.problems.examples import Examples
