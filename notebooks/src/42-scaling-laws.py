@@ -519,10 +519,8 @@ import torch
 from mergebook.stability.theory.bounds import Losses
 
 gradients = load_table("vision8-stability-vit_small", "gradients").query("point == 'pretrained'")
-squares = torch.tensor(
-    gradients[["noise", "heterogeneity"]].mean().to_numpy()
-)  # over seeds and tasks
-known = Losses(1.0, *squares.sqrt()[:, None])
+squares = gradients[["noise", "heterogeneity"]].mean().to_numpy()  # over seeds and tasks
+known = Losses(1.0, *torch.tensor(squares).sqrt()[:, None])
 tables = sweep.beside_theory(average, experts, known)
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 6.6), sharey=True)
 figures.law_points(tables, gains, axes)
