@@ -123,10 +123,6 @@ def _swept(column: str) -> dict[str, Any]:
     return {"steps": None} if column == "steps" else {column: None, "steps": EARLY}
 
 
-def _name(method: str) -> str:
-    return f"{label(method.removesuffix('_printed'))}{', as printed' * method.endswith('_printed')}"
-
-
 def steps(load: Load) -> Iterator[Comparison | Check]:
     """T1: the best number of steps against both ends."""
     faster = replace(VIT, words=f"rate {LARGE:g}, ", rate=LARGE, role="secondary")
@@ -308,8 +304,10 @@ def needed(load: Load) -> Iterator[Comparison]:
     cases = [(VIT, method) for method in ("ties", "ties_printed", "dare")]
     for (net, method), value in product([*cases, *((net, "ties") for net in LARGER)], UNITS):
         grow = sweep.slopes(_counts(load, net), method, value).rename("slope")
+        plain, printed, _ = method.partition("_printed")
+        name = label(plain) + (", as printed" if printed else "")
         yield comparison(
-            f"{net.words}{value}: the lead of {_name(method)} over the average grows with log₂ N",
+            f"{net.words}{value}: the lead of {name} over the average grows with log₂ N",
             about=net.about(value) | {"method": method},
             result=grow.reset_index,
             value="slope",

@@ -17,10 +17,9 @@ from mergebook.lab.results import Tables
 from mergebook.lab.runner import beginning_of, study
 from mergebook.stability.measure.scaling import trained_checkpoints
 from mergebook.stability.theory import estimators
-from mergebook.stability.theory.bounds import REPAIRED_DOMAIN, Losses
+from mergebook.stability.theory.bounds import REPAIRED_DOMAIN, Beginning, Losses
 from mergebook.stability.theory.steps import Training
 from mergebook.stability.theory.task_loss import task_losses
-from mergebook.stability.theory.weights import Beginning, inner_products
 from mergebook.suites.types import Zoo
 from mergelib.hashing import stable_seed
 from mergelib.statedict import StateDict
@@ -61,7 +60,7 @@ def weighing(
         for sigma in torch.tensor(sigmas, dtype=torch.float64).T
     )
     value = sum(float(loss.values().mean()) for loss in losses) / len(losses)
-    products = inner_products(estimators.gradient_products(losses, parts))
+    products = estimators.inner_products(estimators.gradient_products(losses, parts))
     known = Beginning(value, products, mean, largest)
     sizes = torch.tensor([len(task.train) for task in zoo.suite.tasks.values()])
     training = {"optimiser": "adam", "learning_rate": learning_rate, "batch_size": batch_size}

@@ -27,7 +27,6 @@ from mergebook.stability.read.quadratics import (
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.quadratics import Quadratics, covered, errors
 from mergebook.stability.theory.steps import Training
-from mergebook.stability.theory.weights import least_weights
 
 Parameter = Literal["steps", "rate", "batch", "examples", "tasks"]
 Setting = Mapping[Parameter, Any]
@@ -237,7 +236,7 @@ def weights_by(tasks: Quadratics, plan: Training, guide: Literal["truth", "repai
             return errors(tasks, other).excess
         return sum(repaired_parts(tasks, other, weighted=True).values())
 
-    return least_weights(value, len(plan.weights))
+    return bounds.least_weights(value, len(plan.weights))
 
 
 def weighed(

@@ -32,14 +32,13 @@ def constants(record: Mapping[str, Any]) -> pd.DataFrame:
     gradients, points = (_placed(record[name]) for name in ("gradients", "points"))
     curvature = _placed(record["curvature"])
     single = curvature["of"] == "example"
-    points = points.assign(ratio=points["loss"] / points["squared"])
     columns = {
         "loss": points["loss"],
         "squared gradient": points["unbiased"],
         "noise": gradients["noise"],
         "heterogeneity": gradients["heterogeneity"],
         "heterogeneity, plugged in": gradients["plugged_in"],
-        "ratio": points["ratio"],
+        "ratio": points["loss"] / points["squared"],
         "curvature": curvature.loc[~single, "smoothness"],
         "curvature of an example": curvature[single].groupby(["place", "seed"])["smoothness"].max(),
     }
