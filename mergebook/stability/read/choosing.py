@@ -239,15 +239,13 @@ def weights_by(tasks: Quadratics, plan: Training, guide: Literal["truth", "repai
     return bounds.least_weights(value, len(plan.weights))
 
 
-def weighed(
-    steps: Sequence[int], seeds: Sequence[int], *, rate: float, batch: int = 8, examples: int = 50
-) -> pd.DataFrame:
+def weighed(steps: Sequence[int], seeds: Sequence[int], *, rate: float) -> pd.DataFrame:
     """Excess error over that of θ_0 with uniform weights, with the bound's, and with the best."""
     rows = []
     for seed, count in product(seeds, steps):
         tasks = pulled_tasks(seed=seed)
-        plan = Training.alike(4, count, rate, batch, examples)
-        start = untouched(tasks, examples=examples)
+        plan = planned({"steps": count, "rate": rate})
+        start = untouched(tasks, examples=USUAL["examples"])
         row = {"uniform": errors(tasks, plan).excess / start}
         for guide in ("repaired", "truth"):
             chosen = replace(plan, weights=weights_by(tasks, plan, guide))

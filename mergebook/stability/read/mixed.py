@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from mergebook.stability.read.choosing import USUAL, planned
 from mergebook.stability.read.quadratics import pulled_tasks, untouched
 from mergebook.stability.theory.quadratics import Quadratics, covered, errors
 from mergebook.stability.theory.steps import Training, sgd
@@ -16,13 +17,7 @@ COMPARED = ("average", "fednova", "shared", "surrogate", "nearer")
 
 
 def uneven(
-    lengths: Sequence[float],
-    seeds: Sequence[int],
-    *,
-    times: float = 8.0,
-    rate: float = 0.01,
-    batch: int = 8,
-    examples: int = 50,
+    lengths: Sequence[float], seeds: Sequence[int], *, times: float = 8.0, rate: float = 0.01
 ) -> pd.DataFrame:
     """Four experts, two of which are trained ``times`` longer, over all six choices of the two.
 
@@ -36,9 +31,9 @@ def uneven(
     rows = []
     for seed, length in product(seeds, lengths):
         tasks = pulled_tasks(seed=seed)
-        start = untouched(tasks, examples=examples)
+        start = untouched(tasks, examples=USUAL["examples"])
         count = round(length / rate)
-        alike = Training.alike(4, count, rate, batch, examples)
+        alike = planned({"steps": count, "rate": rate})
         equal = errors(tasks, alike).excess / start
         values = []
         for pair in combinations(range(4), 2):
@@ -82,16 +77,13 @@ def limit(tasks: Quadratics, plan: Training) -> Tensor:
     return arrived[:, 0]
 
 
-def limits(
-    rates: Sequence[float], seeds: Sequence[int], *, steps: Sequence[int] = (1, 1, 8, 8)
-) -> pd.DataFrame:
-    """Optimisation error left after many rounds, over that of θ_0, without noise."""
+def limits(rates: Sequence[float], seeds: Sequence[int]) -> pd.DataFrame:
+    """Optimisation error left after many rounds of 1, 1, 8 and 8 steps, over θ_0's, no noise."""
     rows = []
     for seed, rate in product(seeds, rates):
         tasks = pulled_tasks(seed=seed)
-        ones = torch.ones(len(steps), dtype=torch.float64)
-        vectors = [sgd(count) for count in steps]
-        plan = Training(rate, vectors, ones, ones, ones / len(steps))
+        alike = Training.alike(4, 1, rate, batch=1, examples=1)
+        plan = replace(alike, vectors=[sgd(count) for count in (1, 1, 8, 8)])
         points = {"average": limit(tasks, plan), "fednova": limit(tasks, normalised(plan))}
         start = above(tasks, tasks.start)
         rows.append(
