@@ -15,6 +15,7 @@ tasks, trained in the same way, and judged on the same task.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -52,14 +53,10 @@ JOINT = 16  # examples of each task in a step of multi-task training
 TOTALS = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # sums of the T scales that tuning tries
 
 
-def _scaled(method: str, total: float | None = None, **settings: Any) -> Rule:
+def _scaled(zoo: Zoo, *, method: str, total: float | None = None, **settings: Any) -> StateDict:
     """A merging method on a zoo of T experts, at the scale ``total`` / T or at its default."""
-
-    def merged(zoo: Zoo) -> StateDict:
-        scale = {} if total is None else {"scale": total / len(zoo.experts)}
-        return merge_zoo(method, zoo, **scale, **settings)
-
-    return merged
+    scale = {} if total is None else {"scale": total / len(zoo.experts)}
+    return merge_zoo(method, zoo, **scale, **settings)
 
 
 def _adamerging(zoo: Zoo) -> StateDict:
@@ -76,14 +73,14 @@ def _tuned(zoo: Zoo) -> StateDict:
 # each merge. The printed ones are Σ λ M(Δ) with λ = 1/T; AdaMerging learns from the inputs of
 # validation examples; the recalibrated average has BatchNorm measured on training ones.
 RULES: dict[str, Rule] = {
-    "average": _scaled("average"),
-    "task_arithmetic": _scaled("task_arithmetic", 2),
+    "average": partial(_scaled, method="average"),
+    "task_arithmetic": partial(_scaled, method="task_arithmetic", total=2),
     "task_arithmetic_tuned": _tuned,
-    "ties": _scaled("ties"),
-    "dare": _scaled("dare", 2),
-    "cart": _scaled("cart"),
-    "ties_printed": _scaled("ties", 1, reduce="sum"),
-    "dare_printed": _scaled("dare", 1),
+    "ties": partial(_scaled, method="ties"),
+    "dare": partial(_scaled, method="dare", total=2),
+    "cart": partial(_scaled, method="cart"),
+    "ties_printed": partial(_scaled, method="ties", total=1, reduce="sum"),
+    "dare_printed": partial(_scaled, method="dare", total=1),
     "adamerging": _adamerging,
     "average_recalibrated": lambda zoo: measured_anew(zoo, merge_zoo("average", zoo)),
 }

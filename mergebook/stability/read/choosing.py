@@ -182,28 +182,26 @@ def best_steps(tasks: Quadratics, rate: float, *, batch: int, examples: int) -> 
 
 
 def searched(
-    table: pd.DataFrame, counts: Sequence[int], *, validation: int, draws: int, examples: int = 50
+    table: pd.DataFrame, counts: Sequence[int], *, validation: int, draws: int
 ) -> pd.DataFrame:
     """Regret, by seed, of training m random ``candidates`` and keeping the best in validation."""
     rows = []
     for _, family in table.groupby(FAMILY):
         settings = family.to_dict("records")
-        seed = settings[0]["seed"]
+        seed, examples = settings[0]["seed"], settings[0]["examples"]
         tasks = pulled_tasks(own=settings[0]["own"], turned=settings[0]["turned"], seed=seed)
         generator = torch.Generator().manual_seed(seed)
         data = _draw(tasks.covariances / examples, draws, generator)
         held = tasks.centres + _draw(tasks.covariances / validation, draws, generator)
-        plans = [planned(each | {"tasks": 4, "examples": examples}) for each in settings]
-        merges = torch.stack([_merges(tasks, plan, data, generator) for plan in plans], 1)
-        away = merges[:, :, None] - held[:, None]
+        merges = [_merges(tasks, planned(each), data, generator) for each in settings]
+        away = torch.stack(merges, 1)[:, :, None] - held[:, None]
         scores = torch.einsum("mstd,tde,mste->ms", away, tasks.hessians, away)
         orders = torch.rand(scores.shape, generator=generator).argsort(1)
         exact = torch.tensor(family["truth"].to_numpy())
-        scale = settings[0]["start"]
         for count in counts:
             tried = orders[:, :count]
             kept = tried.gather(1, scores.gather(1, tried).argmin(1, keepdim=True))
-            lost = float((exact[kept].mean() - exact.min()) / scale)
+            lost = float((exact[kept].mean() - exact.min()) / settings[0]["start"])
             rows.append({"seed": seed, "candidates": count, "regret": lost})
     return pd.DataFrame(rows)
 
