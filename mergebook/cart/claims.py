@@ -58,9 +58,8 @@ def order(load: Load) -> Iterator[Comparison]:
             each = [compare(says, "cart", name, paper=lead, **options) for name in LADDER[:-1]]
             yield min(each, key=lambda rival: rival.of(table).interval()[0])
             others: list[tuple[str, str, Role, float | None]] = []
-            for (low, lower), (high, higher) in pairwise(zip(LADDER[:-1], row, strict=False)):
-                if higher < lower:  # the table's own order, which is not the same in each column
-                    (low, lower), (high, higher) = (high, higher), (low, lower)
+            for pair in pairwise(zip(row, LADDER[:-1], strict=False)):
+                (lower, low), (higher, high) = sorted(pair)  # each column has an order of its own
                 others.append((high, low, "secondary", higher - lower))
             others += [("cart", name, "control", None) for name in SPECTRAL]
             for better, worse, role, lead in others:

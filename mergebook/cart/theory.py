@@ -177,22 +177,16 @@ def output_interference(
         for ratio in rank_ratios:
             k = rank_of(matrices[0].shape, ratio, "ceil")
             cut = [(u[:, :k] * s[:k]) @ vh[:k] for u, s, vh in factors]
-            joint, pairwise = _output_shares(cut, grams)
+            pairs = list(zip(cut, grams, strict=True))
+            total, everything = torch.stack(cut).sum(0), torch.stack(grams).sum(0)
+            own = sum(_length(matrix, gram) for matrix, gram in pairs)
+            joint = sum(_length(total - matrix, gram) for matrix, gram in pairs)
+            pairwise = sum(_length(matrix, everything) for matrix in cut) - own
             row = {"layer": layer, "rank_ratio": ratio, "centred": centred}
-            rows.append({**row, "joint": joint, "pairwise": pairwise})
+            rows.append({**row, "joint": joint / own, "pairwise": pairwise / own})
     return pd.DataFrame(rows)
 
 
 def _length(matrix: Tensor, moment: Tensor) -> float:
     """Σ_i ‖D x_i‖² = ⟨D Σ_i x_i x_iᵀ, D⟩."""
     return float(((matrix @ moment) * matrix).sum())
-
-
-def _output_shares(matrices: Sequence[Tensor], grams: Sequence[Tensor]) -> tuple[float, float]:
-    """Joint and pairwise interference over the own part, from Σ_i x_{t,i} x_{t,i}ᵀ of each task."""
-    total, everything = torch.stack(list(matrices)).sum(0), torch.stack(list(grams)).sum(0)
-    pairs = list(zip(matrices, grams, strict=True))
-    own = sum(_length(matrix, gram) for matrix, gram in pairs)
-    joint = sum(_length(total - matrix, gram) for matrix, gram in pairs)
-    pairwise = sum(_length(matrix, everything) for matrix in matrices) - own
-    return joint / own, pairwise / own

@@ -123,14 +123,13 @@ def _tuning(load: Load) -> Iterator[Comparison]:
         case = partial(_case("tuning", source, data, start), result=partial(_alone, load, source))
         fused = {"method": "cogram", "training": "kickoff"}
         tuned = "with kickoff above 28 epochs at one rate"
-        cases: tuple[tuple[str, str, str, str, Role], ...] = (
+        for says, method, training, value, own in (
             ("above the better of A and B, on all", "best", "none", "accuracy", role),
             ("above A on A's data", "a", "none", "accuracy_a", role),
             ("above B on B's data", "b", "none", "accuracy_b", role),
             (tuned, "cogram", "fine-tuning", "accuracy", "secondary"),
             ("above A, fine-tuned for as long", "a", "fine-tuning", "accuracy", "control"),
-        )
-        for says, method, training, value, own in cases:
+        ):
             rival = {"method": method, "training": training}
             yield case(f"{words}: {says}", fused, rival, value=value, role=own, unit="points")
 

@@ -122,7 +122,11 @@ def fusion(
         chosen += choices({"better": {"network": pair.better}}, **names)
         states = pair.plain
         rows += [{**names, "method": name, **_judged(pair, own)} for name, own in states.items()]
-        rows.append({**names, "method": "ensemble", "toward_a": None, **_ensemble(pair)})
+        logs = [pair.outputs(state).log_softmax(1) for state in (pair.a, pair.b)]
+        mean, labels = torch.logaddexp(*logs) - math.log(2), pair.data.test.labels  # finite
+        ensemble = {"accuracy": (mean.argmax(1) == labels).float().mean().item()}
+        ensemble["loss"] = F.nll_loss(mean, labels).item()
+        rows.append({**names, "method": "ensemble", "toward_a": None, **ensemble})
         for settings, options in _settings(source):
             merged: StateDict = pair.fisher
             data = pair.prototypes(settings["prototypes"])
@@ -154,15 +158,6 @@ def _settings(source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     for name, options in others.items():
         yield {"levels": name, "prototypes": "arithmetic", "iterations": 1}, options
     yield {"levels": "all weights, in turn", "prototypes": "geometric", "iterations": 1}, weights
-
-
-def _ensemble(pair: Pair) -> dict[str, float]:
-    """Accuracy and loss of the mean of both networks' probabilities, finite where these are 0."""
-    logs = [pair.outputs(state).log_softmax(1) for state in (pair.a, pair.b)]
-    mean = torch.logaddexp(*logs) - math.log(2)
-    labels = pair.data.test.labels
-    right = (mean.argmax(1) == labels).float().mean().item()
-    return {"accuracy": right, "loss": F.nll_loss(mean, labels).item()}
 
 
 def _judged(pair: Pair, state: StateDict) -> dict[str, Any]:
@@ -230,18 +225,15 @@ def thresholds(seed: int, source: str = "synthetic") -> Tables:
 
 def _grid() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """What `thresholds` writes of each point, and what CoGraM takes."""
-    points: list[dict[str, Any]] = [{"steepness": steepness} for steepness in STEEPNESSES]
-    for layer, neuron in product(LAYER_ENDS, ((), *NEURON_ENDS)):
-        ends = {"layer": layer, **({"neuron": neuron} if neuron else {})}
-        points.append({"thresholds": ends})
-    for point in points:
-        ends = point.get("thresholds", {})
+    points: list[tuple[float, dict[str, Any]]] = [(steepness, {}) for steepness in STEEPNESSES]
+    for layer, neuron in product(LAYER_ENDS, (None, *NEURON_ENDS)):
+        points.append((5.5, {"layer": layer, **({"neuron": neuron} if neuron else {})}))
+    for steepness, ends in points:
         levels = ("layer", "neuron", "weight")[: 1 + len(ends)]
-        named = {"levels": ", ".join(levels), "steepness": point.get("steepness", 5.5)}
+        named: dict[str, Any] = {"levels": ", ".join(levels), "steepness": steepness}
         for level in ("layer", "neuron"):
-            low, high = ends.get(level, (None, None))
-            named |= {f"{level}_low": low, f"{level}_high": high}
-        yield named, {"levels": levels, **point}
+            named[f"{level}_low"], named[f"{level}_high"] = ends.get(level, (None, None))
+        yield named, {"levels": levels, "steepness": steepness, "thresholds": ends}
 
 
 @study(load=pair_of)

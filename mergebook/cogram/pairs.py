@@ -138,17 +138,14 @@ def digit_pair(seed: int, heterogeneous: bool, *, size: int = 1000) -> Synthetic
         # one draw for two parties, so that they share no picture
         rows = stratified(stored.train.labels, 3 * size, generator).chunk(2)[party]
         inputs, labels = stored.train.inputs[rows], stored.train.labels[rows]
-        train.append(_grey(inputs[:size], labels[:size]))
-        validation.append(_grey(inputs[size:], labels[size:]))
+        train.append(Split(inputs[:size], labels[:size]))
+        validation.append(Split(inputs[size:], labels[size:]))
         rows = stratified(stored.test.labels, 2 * size, generator).chunk(2)[party]
-        test.append(_grey(stored.test.inputs[rows], stored.test.labels[rows]))
-    a, b = train
-    return SyntheticPair(a, b, together(*validation), together(*test))
-
-
-def _grey(images: Tensor, labels: Tensor) -> Split:
-    grey = images.float().mean(1, keepdim=True) / 127.5 - 1
-    return Split(F.avg_pool2d(grey, 2).flatten(1), labels)
+        test.append(Split(stored.test.inputs[rows], stored.test.labels[rows]))
+    pair = SyntheticPair(*train, *(together(*parts) for parts in (validation, test)))
+    return _mapped(
+        pair, lambda x: F.avg_pool2d(x.float().mean(1, keepdim=True) / 127.5 - 1, 2).flatten(1)
+    )
 
 
 def shifted(data: SyntheticPair, offset: float, scale: float) -> SyntheticPair:

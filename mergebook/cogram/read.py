@@ -2,7 +2,7 @@
 
 A *case* is a kind of data and a start, such as ``("homogeneous", "own")``; a *source* is where data
 come from. Columns of results are series indexed by data, start and seed, accuracies in per cent, so
-that a difference of two is paired by seed.
+that a difference of two is paired by seed; ValueError if there is not one row for each.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +12,7 @@ import pandas as pd
 
 from mergebook.lab.results import load_table
 from mergebook.lab.statistics import over_seeds, written
+from mergebook.ledger.checks import pick
 from mergelib.messages.brief import Brief
 
 Case = tuple[str, str]
@@ -22,6 +23,7 @@ CASES: tuple[Case, ...] = (
     ("homogeneous", "common"),
     ("heterogeneous", "common"),
 )
+KEYS = ("data", "start", "seed")
 NEAR = 0.05  # of the distance between A and B: "at a parent"
 
 
@@ -30,16 +32,16 @@ class Source(Brief):
     """What the studies wrote about one source."""
 
     name: str  # "synthetic", "synthetic, positive" or "digits"
-    fusion: pd.DataFrame  # the test rows of the study ``fusion``, accuracies in per cent
+    fusion: pd.DataFrame  # the test rows of the study ``fusion``
 
     @classmethod
     def load(cls, name: str) -> "Source":
         """A source by its name in file names, such as ``"synthetic_positive"``."""
-        return cls(name.replace("_", ", "), _per_cent(load_table(f"{name}-fusion")))
+        return cls(name.replace("_", ", "), load_table(f"{name}-fusion"))
 
     def of(self, method: str, value: str = "accuracy") -> pd.Series:
         """A column of a network that CoGraM did not touch, such as ``"fisher"``."""
-        return _column(self.fusion, value, method=method)
+        return pick(self.fusion, value, keys=KEYS, method=method).sort_index()
 
     def cogram(
         self,
@@ -50,40 +52,22 @@ class Source(Brief):
     ) -> pd.Series:
         """A column of one of CoGraM's runs on the Fisher merge."""
         chosen = {"levels": levels, "prototypes": prototypes, "iterations": iterations}
-        return _column(self.fusion, value, method="cogram", **chosen)
+        return pick(self.fusion, value, keys=KEYS, method="cogram", **chosen).sort_index()
 
     def trained(self, method: str, training: str = "kickoff", value: str = "accuracy") -> pd.Series:
         """A column of a network after its training, or before it (``training="none"``)."""
-        table = _per_cent(load_table(f"{self.name}-tuning"))
-        return _column(table, value, method=method, training=training)
+        chosen = {"method": method, "training": training}
+        return pick(load_table(f"{self.name}-tuning"), value, keys=KEYS, **chosen).sort_index()
 
 
 def feature_map(
     prototypes: str, rival: str, *, steepness: float = 5.5, iterations: int = 1
 ) -> pd.DataFrame:
     """Points by which CoGraM is above a network on shifted and scaled features: `over_seeds`."""
-    table = load_table("synthetic-feature_scale")
-    keys = ["data", "start", "scale", "offset", "seed"]
+    table, by = load_table("synthetic-feature_scale"), ["data", "start", "scale", "offset"]
     asked = {"prototypes": prototypes, "steepness": steepness, "iterations": iterations}
-    chosen = (table[[*asked]] == pd.Series(asked)).all(axis=1)
-    merged, other = (
-        table[rows].set_index(keys)["accuracy"] for rows in (chosen, table["method"] == rival)
-    )
-    return over_seeds((100 * (merged - other)).sort_index().reset_index(), keys[:-1])
-
-
-def _per_cent(table: pd.DataFrame) -> pd.DataFrame:
-    scaled = table.filter(like="accuracy")
-    return table.assign(**{str(name): 100 * column for name, column in scaled.items()})
-
-
-def _column(table: pd.DataFrame, value: str, **chosen: object) -> pd.Series:
-    for name, wanted in chosen.items():
-        table = table[table[name] == wanted]
-    column: pd.Series = table.set_index(["data", "start", "seed"])[value].sort_index()
-    if column.empty or column.index.has_duplicates:
-        raise ValueError(f"{len(column)} rows with {chosen}, expected one per case and seed")
-    return column
+    merged, other = (pick(table, keys=(*by, "seed"), **rows) for rows in (asked, {"method": rival}))
+    return over_seeds((merged - other).sort_index().reset_index(), by)
 
 
 def gap(difference: pd.Series, cases: Sequence[Case] = CASES) -> pd.DataFrame:

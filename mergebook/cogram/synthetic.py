@@ -9,6 +9,7 @@ right on about four of five homogeneous test examples, and the problem's hardnes
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ from mergelib.training import seeded
 _LIMIT = 1.25
 
 Range = tuple[float, float]
+Draw = Callable[[int, float, Generator], Split]
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,33 +41,6 @@ class SyntheticPair(Brief):
     b: Split
     validation: Split
     test: Split
-
-
-@dataclass(frozen=True)
-class _Distribution:
-    """Where one network's examples come from.
-
-    `means` (classes, subclusters, dimensions), `factors` (classes, dimensions, dimensions) of the
-    covariances; `sine` a and `frequency` f of a·sin(f·x); `tangent` t of t·tan(limit·tanh(x / 2)).
-    """
-
-    means: Tensor
-    factors: Tensor
-    sine: float
-    frequency: float
-    tangent: float
-
-    def draw(self, size: int, noise: float, generator: Generator) -> Split:
-        classes, subclusters, dimensions = self.means.shape
-        labels = balanced_labels(size, classes, generator)
-        part = torch.randint(subclusters, (size,), generator=generator)
-        normal = torch.randn(size, dimensions, 1, generator=generator)
-        x = self.means[labels, part] + (self.factors[labels] @ normal)[..., 0]
-        distorted = self.sine * torch.sin(self.frequency * x)
-        distorted += self.tangent * torch.tan(_LIMIT * torch.tanh(x / 2))
-        return Split(
-            x + distorted + noise * torch.randn(size, dimensions, generator=generator), labels
-        )
 
 
 @dataclass(frozen=True)
@@ -110,8 +85,7 @@ def synthetic_pair(seed: int, *, heterogeneous: bool = False, **changes: Any) ->
     names = ("a", "b") if heterogeneous else ("a", "a")
     a, b = (_distribution(centres, made, generator("party", name)) for name in names)
     train = [
-        party.draw(made.train_size, made.noise, generator("train", i))
-        for i, party in enumerate((a, b))
+        party(made.train_size, made.noise, generator("train", i)) for i, party in enumerate((a, b))
     ]
     held_out = []
     for part, size, strength in (
@@ -119,8 +93,8 @@ def synthetic_pair(seed: int, *, heterogeneous: bool = False, **changes: Any) ->
         ("test", made.test_size, made.noise * made.test_noise),
     ):
         drawn = generator(part)
-        first = a.draw((size + 1) // 2, strength, drawn)
-        second = b.draw(size // 2, strength, drawn)
+        first = a((size + 1) // 2, strength, drawn)
+        second = b(size // 2, strength, drawn)
         held_out.append(together(first, second))
     return SyntheticPair(*train, *held_out)
 
@@ -130,15 +104,32 @@ def together(a: Split, b: Split) -> Split:
     return Split(torch.cat([a.inputs, b.inputs]), torch.cat([a.labels, b.labels]))
 
 
-def _distribution(centres: Tensor, made: Settings, generator: Generator) -> _Distribution:
-    names = ("shift", "spread", "sine", "frequency", "tangent")
-    drawn = {name: _uniform(getattr(made, name), generator) for name in names}
+def _distribution(centres: Tensor, made: Settings, generator: Generator) -> Draw:
+    """Where one network's examples come from: what draws some, of a size and with noise.
+
+    Around subclusters' means, with a class's covariance; x is distorted by a·sin(f·x) and by
+    t·tan(limit·tanh(x / 2)), of the amplitude a, the frequency f and the strength t.
+    """
+    ranges = (made.shift, made.spread, made.sine, made.frequency, made.tangent)
+    shift, spread, sine, frequency, tangent = (_uniform(each, generator) for each in ranges)
     classes, dimensions = centres.shape
     direction = torch.randn(classes, made.subclusters, dimensions, generator=generator)
-    means = centres[:, None] + drawn.pop("shift") * direction / direction.norm(dim=-1, keepdim=True)
+    means = centres[:, None] + shift * direction / direction.norm(dim=-1, keepdim=True)
     # L Lᵀ has a mean eigenvalue of 1, and a class varies much more in some directions than others.
     factors = torch.randn(classes, dimensions, dimensions, generator=generator) / dimensions**0.5
-    return _Distribution(means, drawn.pop("spread") * factors, **drawn)
+    factors = spread * factors
+
+    def draw(size: int, noise: float, generator: Generator) -> Split:
+        labels = balanced_labels(size, classes, generator)
+        part = torch.randint(made.subclusters, (size,), generator=generator)
+        normal = torch.randn(size, dimensions, 1, generator=generator)
+        x = means[labels, part] + (factors[labels] @ normal)[..., 0]
+        distorted = sine * torch.sin(frequency * x)
+        distorted += tangent * torch.tan(_LIMIT * torch.tanh(x / 2))
+        noises = noise * torch.randn(size, dimensions, generator=generator)
+        return Split(x + distorted + noises, labels)
+
+    return draw
 
 
 def _uniform(bounds: Range, generator: Generator) -> float:

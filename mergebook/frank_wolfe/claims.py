@@ -96,12 +96,11 @@ def irrelevant(load: Load) -> Iterator[Comparison]:
         for other in OTHERS:
             says, where = f"{suite}: {_name(other)} loses by them", {"method": other}
             yield compare(says, few, many, where=where, role=own, about=about | where)
-        rivals: tuple[tuple[str, str, Role], ...] = (
+        for better, worse, role in (
             ("frank_wolfe", "adamerging", own),
             ("frank_wolfe", "cart", "control"),
             ("frank_wolfe, labels", "cart", "control"),
-        )
-        for better, worse, role in rivals:
+        ):
             says = f"{suite}: {_name(better)} above {_name(worse)} with {most} of them"
             yield compare(says, better, worse, where=many, role=role, about=about)
         says = f"{suite}: with labels, FW changes by less than a point"
@@ -118,13 +117,9 @@ def relevant(load: Load) -> Iterator[Comparison]:
         middle, most = counts[len(counts) // 2], counts[-1]
         compare = partial(comparison, about={"suite": suite}, result=result)
         walk: dict[str, Any] = {"where": {"method": "frank_wolfe"}, "by": "count"}
-        pairs: tuple[tuple[int, int, Role], ...] = (
-            (most, counts[0], own),
-            (most, middle, "secondary"),
-        )
-        for more, fewer, role in pairs:
-            says = f"{suite}: FW with {more} experts above {fewer}"
-            yield compare(says, more, fewer, **walk, role=role)
+        for fewer, role in ((counts[0], own), (middle, "secondary")):
+            says = f"{suite}: FW with {most} experts above {fewer}"
+            yield compare(says, most, fewer, **walk, role=role)
         for other in (*OTHERS, "cart"):
             role = own if other == "adamerging" else "secondary"
             says = f"{suite}: FW above {_name(other)} with {most} experts"
@@ -257,9 +252,10 @@ def samples(load: Load) -> Iterator[Comparison]:
         yield comparison(says, SOFT, other, about=about, result=result, role=role, **BITS)
     result = "vision8-calibration"
     sizes = sorted(int(size) for size in load(result)["examples"].unique() if size)
-    walks: dict[str, Role] = {"frank_wolfe soft": "secondary"}
-    walks["frank_wolfe hard, from cart"] = "control"
-    for walk, role in walks.items():
+    for walk, role in (
+        ("frank_wolfe soft", "secondary"),
+        ("frank_wolfe hard, from cart", "control"),
+    ):
         pairs = [(size, size, f"the same {size} examples") for size in sizes]
         for mine, theirs, words in [*pairs, (sizes[-1], 0, "all")]:
             many = f" with {mine} examples" if not theirs else ""

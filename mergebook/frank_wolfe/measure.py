@@ -127,8 +127,7 @@ def procedures(
         if method == "frank_wolfe":
             history = result.history[["step", "loss", "gap", "moved"]]
             tables["history"] += records(history.assign(method=name))
-            proof = _proof(zoo, result, starts[start])
-            tables["hull"].append({"method": name, **proof})
+            tables["hull"].append({"method": name, **_proof(zoo, result, starts[start])})
     return tables
 
 

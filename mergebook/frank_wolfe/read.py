@@ -8,6 +8,7 @@ is over seeds and tasks, for tasks like these. Tables are rows of ``seed``, ``me
 import pandas as pd
 
 from mergebook.lab.results import load_table
+from mergebook.ledger.checks import pick
 from mergebook.plots import BLUE, BROWN, GREEN, ORANGE, SKY, VERMILION, label
 
 LONG = ("concrete, long", "task_arithmetic, masked")  # of the long run of Concrete
@@ -89,8 +90,7 @@ def entropy_gains() -> pd.DataFrame:
     """Frank-Wolfe by entropy on the pool of four, less the pretrained model: points, by target."""
     gained = {}
     for suite in SUITES:
-        before = load_table(f"{suite}-baselines").query("method == 'pretrained'")
-        after = load_table(f"{suite}-irrelevant").query("method == 'frank_wolfe' and count == 0")
-        values = [each.set_index(["seed", "task"])["accuracy"] for each in (after, before)]
-        gained[suite] = (100 * (values[0] - values[1]).dropna()).unstack("task")
+        before = pick(load_table(f"{suite}-baselines"), method="pretrained")
+        after = pick(load_table(f"{suite}-irrelevant"), method="frank_wolfe", count=0)
+        gained[suite] = (after - before).dropna().unstack("task")
     return pd.concat(gained, names=["suite"])

@@ -494,7 +494,7 @@ print(inspect.getsource(optimisers.momentum))
 # coordinates and one step show it:
 
 # %% tags=["nbval-check-output"]
-from mergebook.stability.theory.adam import adam_steps
+from mergebook.stability.theory.steps import adam_steps
 
 first_step = adam_steps(torch.tensor([[1.0, 0.01]], dtype=torch.float64))
 print(

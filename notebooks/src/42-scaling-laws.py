@@ -514,10 +514,14 @@ assert rising[64, 50] < rising[8, 400]
 # loss $f$, as $V \le 2 L f$. Each curve has one factor, fitted to all points at the usual rate, so that in the panel of the rate it predicts.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Lemma 3 and the root of the corrected stability fit the generalisation error against steps and data about equally well; against the batch only Lemma 3 has the right sign, and against the rate both fail. Points: E_G of the average above the pretrained model's, means and intervals over seeds. Each curve has one factor, fitted to all points at the usual rate. Cut off above.", "name": "fig-scaling-laws"}, "image": {"alt": "Against steps and share of the data the points lie near all three curves, which nearly coincide. Against the batch the points and the dashed curve of Lemma 3 rise, and both root curves fall. Against the rate the points stay near zero; the root curves rise to about 0.2 at the largest rate and Lemma 3 leaves the panel."}}
-from mergebook.stability.read import laws
+import torch
 
-known = laws.measured_noise(load_table("vision8-stability-vit_small", "gradients"))
-tables = laws.beside_theory(average, experts, known)
+from mergebook.stability.theory.bounds import Losses
+
+gradients = load_table("vision8-stability-vit_small", "gradients").query("point == 'pretrained'")
+squares = gradients[["noise", "heterogeneity"]].mean().to_numpy()  # over seeds and tasks
+known = Losses(1.0, *torch.tensor(squares).sqrt()[:, None])
+tables = sweep.beside_theory(average, experts, known)
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 6.6), sharey=True)
 figures.law_points(tables, gains, axes)
 plt.show()
@@ -527,7 +531,7 @@ plt.show()
 # the laws on the same points; and how far each law is from the means, as a root mean square in nats.
 
 # %%
-powers, misfit = laws.exponents(gains, tables), laws.misfits(tables)
+powers, misfit = sweep.exponents(gains, tables), sweep.misfits(tables)
 print(powers.round(2).to_string(), end="\n\n")
 print(misfit.round(3).to_string())
 
@@ -629,15 +633,15 @@ fourteen = "vision14-scaling-vit_small"
 many, own = (sweep.apart(load_table(fourteen, part)) for part in ("merged", "experts"))
 many = many[many["method"] == "average"]
 more = sweep.gained(many, own)
-more_tables = laws.beside_theory(many, own, known)
+more_tables = sweep.beside_theory(many, own, known)
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 6.6), sharey=True)
 figures.law_points(more_tables, more, axes)
 plt.show()
 
 # %%
-more_powers = laws.exponents(more, more_tables)
+more_powers = sweep.exponents(more, more_tables)
 print(more_powers.round(2).to_string(), end="\n\n")
-print(laws.misfits(more_tables).round(3).to_string())
+print(sweep.misfits(more_tables).round(3).to_string())
 
 # %%
 again = checks[checks["network"] == "fourteen tasks"]
@@ -649,7 +653,7 @@ fell = sweep.at(more, steps=None).groupby("steps")[parts].mean()
 assert fell["train_loss"].is_monotonic_decreasing
 assert fell["generalisation"].is_monotonic_increasing
 assert fell["loss"].idxmin() == 200
-more_misfit = laws.misfits(more_tables)
+more_misfit = sweep.misfits(more_tables)
 assert (more_misfit["root"] < more_misfit["printed"])[["steps", "share"]].all()
 assert more_misfit.loc["batch_size", "printed"] < more_misfit.loc["batch_size", "root"]
 off = more_powers["measured"] - more_powers["half_width"]

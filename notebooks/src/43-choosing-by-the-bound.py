@@ -388,7 +388,7 @@ if not small:  # the text is about ten families of tasks
 
 # %%
 from mergebook.lab.results import load_table
-from mergebook.stability.read import fitted, guides
+from mergebook.stability.read import guides
 
 names = ("curvature", "gradients", "points", "adam")
 record = {name: load_table("vision8-stability-vit_small", name) for name in names}
@@ -396,7 +396,7 @@ sweep = [load_table("vision8-scaling-vit_small", name) for name in ("merged", "e
 real = guides.settings(*sweep, record)
 known = guides.starts(record, 5)
 unit = guides.settings(*sweep, record, 1.0)
-readings = {"measured": real, "1": unit, "fitted": fitted.fitted(unit, known, fitted.ranking)}
+readings = {"measured": real, "1": unit, "fitted": guides.fitted(unit, known, guides.ranking)}
 bent = min(start.losses.smoothness for start in guides.starts(record, 5).values())
 print(f"{real.groupby('seed').size().max()} settings; L at least {bent:.0f}, so that", end=" ")
 print(f"L times the least rate times K is {bent * real['progress'].min():.0f}")
@@ -460,7 +460,7 @@ for ranks in (ranked_1, ranked_fit):
     assert (ranks["optimisation"] > 0.3).all()
 assert sum(interval(ranked_1["stability"].tolist())) < 0
 assert readings["fitted"].groupby("seed")["smoothness"].first().le(1).all()
-again_fit = fitted.fitted(unit, known, fitted.choosing)
+again_fit = guides.fitted(unit, known, guides.choosing)
 assert again_fit["smoothness"].eq(1).all()
 lost_1 = guides.regrets(unit, "loss")["theorem_3"]
 assert 0.02 < lost_1.mean() < 0.05 < guides.regrets(real, "loss")["theorem_3"].min()

@@ -549,7 +549,7 @@ assert powers.to_numpy().max() < 0.5
 # :label: ex-remedies-tangent
 # Remark 4 says that linearisation enforces a Hessian near 0. Let $J$ be the Jacobian of the outputs at $\theta_0$, and
 # $H_\ell$ the Hessian of the loss as a function of the outputs. What is the Hessian of a linearised network's loss? When is
-# it zero? Check it against `TaskLoss.curvature` on a small network.
+# it zero? Check it against `TaskLoss.hessian` on a small network.
 # ```
 
 # %% [markdown]
@@ -585,7 +585,7 @@ from mergelib.problems.problem import Problem
 data, heads = {"all": Examples(inputs, labels)}, {"all": nn.Identity()}
 for name, model, state in (("network", small, point), ("tangent", tangent, inside)):
     problem = Problem({}, model=model, data=data, heads=heads)
-    measured = task_losses(problem, state)["all"].curvature(direction)
+    measured = task_losses(problem, state)["all"].hessian()(direction)
     apart = float((measured - newton).norm() / newton.norm())
     print(f"{name}: differs from Gauss-Newton by {apart:.0e} of its length")
 

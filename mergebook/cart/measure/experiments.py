@@ -1,4 +1,4 @@
-"""Studies of CART: rules and compressions against it, ranks, and AdaMerging on top of it.
+"""Studies of CART: rules and compressions against it, ranks, AdaMerging on it, and BatchNorm.
 
 Each is a function of a zoo that returns tables, lists of rows. See `mergebook.lab.runner`.
 """
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from mergebook.cart.theory import interference_curves, output_interference
 from mergebook.lab.comparison import (
-    COLUMNS,
     accuracies,
     adapted,
     best_of,
@@ -25,22 +24,24 @@ from mergebook.lab.comparison import (
     examples_of,
     individual,
     judged,
+    judged_alone,
+    measured_anew,
     merge_zoo,
     merits,
     records,
     sub_zoo,
 )
 from mergebook.lab.experts import judge_merges
-from mergebook.lab.grids import ADAPTED, FIRST_GRIDS, SUBSET_GRIDS, Grid
+from mergebook.lab.grids import ADAPTED, FIRST_GRIDS, KERNEL_GRIDS, SUBSET_GRIDS, Grid
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
 from mergelib.activations import layer_inputs
 from mergelib.compression import Compressed, compress
-from mergelib.evaluation.loops import SplitName, evaluate
+from mergelib.evaluation.loops import evaluate
 from mergelib.procedures.common import unlabelled
 from mergelib.registry import get_method
-from mergelib.statedict import StateDict, flatten
+from mergelib.statedict import StateDict, flatten, is_kernel
 
 RANK_RATIOS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.32, 0.5, 0.75, 1.0)
 COUNTS = (2, 4, 8, 12, 16, 20)
@@ -193,13 +194,12 @@ def compression(
         ("cart_indexing", f"rank_ratio={ratio}", {"rank_ratio": ratio, "rest": rest})
         for rest, ratio in product(("own", "average"), rank_ratios)
     ]
-    rows = records(_judge_own(zoo, zoo.experts).assign(method="individual", setting="", rest=""))
-    storage = []
+    rows, storage = judged_alone(zoo, setting="", rest=""), []
     for method, setting, options in settings:
         parts = _compress(zoo, method, options)
         named = {"method": method, "setting": setting, "rest": options.get("rest", "")}
-        table = _judge_own(zoo, {task: parts.expert(task) for task in parts.tasks})
-        rows += records(table.assign(**named))
+        own = replace(zoo, experts={task: parts.expert(task) for task in parts.tasks})
+        rows += [{**row, **named} for row in judged_alone(own)]
         bits = 8 * sum(map(parts.task_nbytes, parts.tasks)) / len(parts.tasks)
         size = {"shared_bytes": parts.shared_nbytes, "parameters": flatten(zoo.pretrained).numel()}
         storage.append({**named, "bits_per_task": bits, **size})
@@ -285,6 +285,53 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
     return tables
 
 
+@study()
+def kernels(zoo: Zoo, *, grids: Mapping[str, Grid] = KERNEL_GRIDS) -> Tables:
+    """Methods on a convolutional network, low-rank ones with its convolutions folded to matrices.
+
+    Unfolded, these methods average every tensor that is not a matrix: the whole network.
+
+    Returns:
+        ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``, at hyperparameters chosen
+        on validation data; ``chosen``: rows of ``method`` and these.
+    """
+    rows = judged_alone(zoo)
+    states = {"pretrained": zoo.pretrained}
+    chosen = []
+    for method, grid in grids.items():
+        best = best_of(zoo, method, {**grid, "is_matrix": [is_kernel]})
+        states[method] = merge_zoo(method, zoo, **best)
+        chosen.append({"method": method, **{key: best[key] for key in grid}})
+    for method, state in states.items():
+        rows += judged(zoo, method, state)
+    return {"test": rows, "chosen": chosen}
+
+
+@study()
+def batch_norm(
+    zoo: Zoo,
+    *,
+    methods: Sequence[str] = ("average", "task_arithmetic", "cart"),
+    examples: int = 100,
+) -> Tables:
+    """Merged networks as they are, and with recalibrated BatchNorm statistics.
+
+    Returns:
+        ``test``: rows of ``method``, ``statistics`` (``"merged"`` or ``"measured"``), ``task``,
+        ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``.
+    """
+    rows = judged_alone(zoo, statistics="merged")
+    chosen = []
+    for method in methods:
+        best = choose_wide(zoo, method, FIRST_GRIDS[method])[0]
+        chosen += choices({method: best})
+        merged = merge_zoo(method, zoo, **best)
+        rows += judged(zoo, method, merged, statistics="merged")
+        measured = measured_anew(zoo, merged, examples)
+        rows += judged(zoo, method, measured, statistics="measured")
+    return {"test": rows, "chosen": chosen}
+
+
 def _compress(zoo: Zoo, method: str, options: Mapping[str, Any]) -> Compressed:
     base = zoo.pretrained if get_method(method, "compression").needs_pretrained else None
     return compress(method, zoo.experts, pretrained=base, is_matrix=zoo.is_matrix, **options)
@@ -295,15 +342,7 @@ def _best_masks(zoo: Zoo, base: str, scales: Sequence[float]) -> dict[str, Any]:
     scores = {}
     for scale in scales:
         parts = _compress(zoo, "tall_masks", {"base": base, "mask_scale": scale})
-        states = {task: parts.expert(task) for task in parts.tasks}
-        table = _judge_own(zoo, states, "validation").set_index("task")
-        scores[scale] = merits(zoo, table)
+        own = replace(zoo, experts={task: parts.expert(task) for task in parts.tasks})
+        scores[scale] = merits(zoo, individual(own, "validation", autocast=True).set_index("task"))
     best = pd.DataFrame(scores).idxmax(axis=1)
     return {"base": base, "mask_scale": {str(task): float(scale) for task, scale in best.items()}}
-
-
-def _judge_own(
-    zoo: Zoo, states: dict[str, dict[str, Tensor]], split: SplitName = "test"
-) -> pd.DataFrame:
-    """``task``, ``accuracy`` and ``loss`` of every task under a state dict of its own."""
-    return individual(replace(zoo, experts=states), split, autocast=True)[COLUMNS]

@@ -18,7 +18,7 @@ import pandas as pd
 from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, UNITS, Role
 from mergebook.stability.claims import scaling
-from mergebook.stability.read import fitted, guides
+from mergebook.stability.read import guides
 from mergebook.stability.read.choosing import HABIT
 from mergebook.stability.read.networks import fits, moves_with_laws
 
@@ -53,13 +53,19 @@ PRINTED = {"rate": 2.0, "steps": 1.0, "examples": -1.0}  # exponents of Lemma 3
 SYMBOLS = {"rate": "η", "steps": "K", "batch": "b", "examples": "n"}
 
 
-def _readings(load: Load, result: str, score: fitted.Score) -> dict[str, pd.DataFrame]:
-    """`guides.settings` of the measured merges for each value of L."""
+def _readings(
+    load: Load, score: guides.Score
+) -> Iterator[tuple[str, str, dict[str, Any], pd.DataFrame]]:
+    """Words for the tasks, value of L, what checks are about, and `guides.settings` of merges."""
     record = {name: load(CONSTANTS, name) for name in ("curvature", "gradients", "points")}
-    merged, experts = (load(result, name) for name in ("merged", "experts"))
-    tables = {name: guides.settings(merged, experts, record, L) for name, L in READINGS.items()}
-    known = guides.starts(record, guides.merged_tasks(merged))
-    return tables | {FITTED: fitted.fitted(tables["L = 1"], known, score)}
+    for words, result in RESULTS.items():
+        merged, experts = (load(result, name) for name in ("merged", "experts"))
+        tables = {name: guides.settings(merged, experts, record, L) for name, L in READINGS.items()}
+        known = guides.starts(record, guides.merged_tasks(merged))
+        tables[FITTED] = guides.fitted(tables["L = 1"], known, score)
+        for reading, settings in tables.items():
+            about = {"tasks": words.removesuffix(", ") or "eight tasks", "reading": reading}
+            yield words, reading, about, settings
 
 
 def _forms(reading: str) -> list[tuple[str, tuple[str, Role]]]:
@@ -70,52 +76,46 @@ def _forms(reading: str) -> list[tuple[str, tuple[str, Role]]]:
 
 def ranks(load: Load) -> Iterator[Comparison]:
     """T7: correlations of the bound with the merge's loss over settings."""
-    for words, result in RESULTS.items():
-        for reading, settings in _readings(load, result, fitted.ranking).items():
-            table = guides.correlations(settings)
-            about = {"tasks": words.removesuffix(", ") or "eight tasks", "reading": reading}
-            compare = partial(comparison, result=table.reset_index, keys=SEED, unit=RANKS)
-            for guide, (name, own) in _forms(reading):
-                role = "secondary" if words and own == "primary" else own
-                says = f"{words}{name}, {reading}: a larger bound goes with a larger loss"
-                yield compare(says, about=about | {"guide": guide}, value=guide, role=role)
-            for rival, other in (("progress", "ηK"), ("distance", "the experts' ‖τ‖")):
-                says = f"{words}Theorem 3, {reading}: ranks better than {other}"
-                options: dict[str, Any] = {"worse": {}, "role": "control"}
-                options["about"] = about | {"guide": "theorem_3", "than": rival}
-                yield compare(says, value=("theorem_3", rival), **options)
-            for part, name in (("optimisation", "ε"), ("stability", "its stability term")):
-                if part == "optimisation" or reading == "L = 1":  # S does not depend on L
-                    says = f"{words}{name} alone, {reading}: goes with a larger loss"
-                    alone = {"about": about | {"guide": part}, "role": "secondary"}
-                    yield compare(says, value=part, **alone)
+    for words, reading, about, settings in _readings(load, guides.ranking):
+        table = guides.correlations(settings)
+        compare = partial(comparison, result=table.reset_index, keys=SEED, unit=RANKS)
+        for guide, (name, own) in _forms(reading):
+            role = "secondary" if words and own == "primary" else own
+            says = f"{words}{name}, {reading}: a larger bound goes with a larger loss"
+            yield compare(says, about=about | {"guide": guide}, value=guide, role=role)
+        for rival, other in (("progress", "ηK"), ("distance", "the experts' ‖τ‖")):
+            says = f"{words}Theorem 3, {reading}: ranks better than {other}"
+            than, sides = {"guide": "theorem_3", "than": rival}, ("theorem_3", rival)
+            yield compare(says, value=sides, worse={}, role="control", about=about | than)
+        for part, name in (("optimisation", "ε"), ("stability", "its stability term")):
+            if part == "optimisation" or reading == "L = 1":  # S does not depend on L
+                says = f"{words}{name} alone, {reading}: goes with a larger loss"
+                yield compare(says, value=part, role="secondary", about=about | {"guide": part})
 
 
 def choices(load: Load) -> Iterator[Comparison]:
     """T8: what the setting that the bound chooses loses against the best."""
     near: dict[guides.Value, float] = {"loss": NEAR_NATS, "accuracy": NEAR}
-    for words, result in RESULTS.items():
-        for reading, settings in _readings(load, result, fitted.choosing).items():
-            about = {"tasks": words.removesuffix(", ") or "eight tasks", "reading": reading}
-            for value, enough in near.items():
-                rows = {"result": guides.regrets(settings, value).reset_index, "unit": UNITS[value]}
-                compare = partial(comparison, keys=SEED, falling=True, **rows)
-                for guide, (name, own) in _forms(reading):
-                    plain = value == "loss" and not words
-                    role = own if plain or own == "control" else "secondary"
-                    says = f"{words}{name}, {reading}: its choice within {enough:g} {UNITS[value]}"
-                    own_about = about | {"guide": guide, "metric": value}
-                    sides: dict[str, Any] = {"worse": enough, "value": guide, "about": own_about}
-                    yield compare(f"{says} of the best", role=role, **sides)
-                for rival, other in RIVALS.items() if value == "loss" and not words else ():
-                    says = f"Theorem 3, {reading}: its choice better than {other}"
-                    yield _chosen(compare, says, about, rival)
-            if not words:
-                judged = guides.validated(settings, load(VALIDATED, "merged"))
-                rows = {"result": guides.regrets(judged, "loss").reset_index, "unit": "nats"}
-                says = f"Theorem 3, {reading}: its choice better than trying all, by validation"
-                compare = partial(comparison, keys=SEED, falling=True, **rows)
-                yield _chosen(compare, says, about, "validated")
+    for words, reading, about, settings in _readings(load, guides.choosing):
+        for value, enough in near.items():
+            rows = {"result": guides.regrets(settings, value).reset_index, "unit": UNITS[value]}
+            compare = partial(comparison, keys=SEED, falling=True, **rows)
+            for guide, (name, own) in _forms(reading):
+                plain = value == "loss" and not words
+                role = own if plain or own == "control" else "secondary"
+                says = f"{words}{name}, {reading}: its choice within {enough:g} {UNITS[value]}"
+                own_about = about | {"guide": guide, "metric": value}
+                sides: dict[str, Any] = {"worse": enough, "value": guide, "about": own_about}
+                yield compare(f"{says} of the best", role=role, **sides)
+            for rival, other in RIVALS.items() if value == "loss" and not words else ():
+                says = f"Theorem 3, {reading}: its choice better than {other}"
+                yield _chosen(compare, says, about, rival)
+        if not words:
+            judged = guides.validated(settings, load(VALIDATED, "merged"))
+            rows = {"result": guides.regrets(judged, "loss").reset_index, "unit": "nats"}
+            says = f"Theorem 3, {reading}: its choice better than trying all, by validation"
+            compare = partial(comparison, keys=SEED, falling=True, **rows)
+            yield _chosen(compare, says, about, "validated")
 
 
 def _chosen(

@@ -57,11 +57,8 @@ def before(load: Load) -> Iterator[Comparison]:
     cases = [(kind, "plain", "at equal cost") for kind in (*REMEDIES, "sharpness-aware, 0.2")]
     cases += [(kind, "plain, half as long", "in as many steps") for kind in REMEDIES]
     for (kind, other, how), method, value in product(cases, ("average", "individual"), UNITS):
-        role: Role = "secondary"
-        if method == "individual":
-            role = "control"
-        elif (other, value) == ("plain", "loss") and kind in REMEDIES:
-            role = "primary"
+        decides = (other, value) == ("plain", "loss") and kind in REMEDIES
+        role = "control" if method == "individual" else "primary" if decides else "secondary"
         subject = "expert" if method == "individual" else "average"
         says = f"{REMEDIES.get(kind, 'SAM, a larger ball')}, {how}: a better {subject}"
         rows: dict[str, Any] = {"by": "kind", "where": {"method": method}, "about": {"of": subject}}

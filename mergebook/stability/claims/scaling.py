@@ -75,15 +75,14 @@ class Network:
         return {"network": self.words.removesuffix(", ") or "ViT", "metric": value}
 
     def compare(
-        self, says: str, value: str, wide: pd.DataFrame, sides: tuple[Any, Any], **options: Any
+        self, says: str, value: str, better: pd.Series, worse: pd.Series, **options: Any
     ) -> Comparison:
-        """Two columns of a table as from `sweep.spread`, with what `Comparison` takes besides."""
+        """Two columns as from `sweep.spread`, with what `Comparison` takes besides."""
         options = {"role": self.role_of(value), "unit": UNITS[value]} | options
-        about = self.about(value) | options.pop("about")
+        options["about"] = self.about(value) | options["about"]
+        options["result"] = pd.DataFrame({"better": better, "worse": worse}).reset_index
         says = f"{self.words}{value}{says}"
-        return comparison(
-            says, {}, {}, about=about, result=wide.reset_index, value=sides, **options
-        )
+        return comparison(says, {}, {}, value=("better", "worse"), **options)
 
 
 VIT = Network(RESULT, "", "average", sweep.USUAL["learning_rate"], "primary", VALIDATED)
@@ -124,23 +123,17 @@ def _swept(column: str) -> dict[str, Any]:
     return {"steps": None} if column == "steps" else {column: None, "steps": EARLY}
 
 
-def _name(method: str) -> str:
-    return f"{label(method.removesuffix('_printed'))}{', as printed' * method.endswith('_printed')}"
-
-
 def steps(load: Load) -> Iterator[Comparison | Check]:
     """T1: the best number of steps against both ends."""
     faster = replace(VIT, words=f"rate {LARGE:g}, ", rate=LARGE, role="secondary")
     for net in (VIT, *BY_OTHERS, faster, RESNET, FULL, *LARGER):
         for value in UNITS:
             wide = net.wide(load, value)
-            first, last = wide.columns[0], wide.columns[-1]
             best = sweep.taken(wide, net.best(load, "steps", value, sweep.inner(wide)))
-            for end in (last, first):
-                role = net.role_of(value) if end == last else "secondary"
+            for than, end in {"last": wide.columns[-1], "first": wide.columns[0]}.items():
+                role = net.role_of(value) if than == "last" else "secondary"
                 says = f": the best K between better than K = {end}"
-                about, table = {"than": "last" if end == last else "first"}, wide.assign(best=best)
-                yield net.compare(says, value, table, ("best", end), about=about, role=role)
+                yield net.compare(says, value, best, wide[end], about={"than": than}, role=role)
     for value in UNITS:
         yield _later(load, value)
 
@@ -172,18 +165,18 @@ def batch(load: Load) -> Iterator[Comparison]:
         for net in GRIDS:
             sizes, last = _shared(load, net, "batch_size", value)
             says = f": batches of {BATCHES[1]} better than {BATCHES[0]}, both K = {last}"
-            yield net.compare(says, value, sizes, BATCHES[::-1], about={"batch": "large"})
+            sides = (sizes[size] for size in BATCHES[::-1])
+            yield net.compare(says, value, *sides, about={"batch": "large"})
         says = f": that gain is larger than at rate {LARGE:g}, both K = {EARLY}"
-        gains = pd.DataFrame({"usual": gain(value, VIT.rate), "large": gain(value, LARGE)})
-        yield VIT.compare(says, value, gains, ("usual", "large"), about={"batch": "by rate"})
+        gains = (gain(value, rate) for rate in (VIT.rate, LARGE))
+        yield VIT.compare(says, value, *gains, about={"batch": "by rate"})
         for few in (EARLY // 4, EARLY // 2):
             many = few * BATCHES[1] // BATCHES[0]
             large = VIT.line(load, value, batch_size=BATCHES[1], steps=few)
             small = VIT.line(load, value, batch_size=BATCHES[0], steps=many)
             says = f", equal pictures: {few} batches of {BATCHES[1]} better than {many}"
-            sides, about = ("large", "small"), {"batch": f"equal pictures, {few}"}
-            both = pd.DataFrame({"large": large, "small": small})
-            yield VIT.compare(says, value, both, sides, about=about, role="control")
+            about = {"batch": f"equal pictures, {few}"}
+            yield VIT.compare(says, value, large, small, about=about, role="control")
 
 
 def rate(load: Load) -> Iterator[Comparison]:
@@ -192,22 +185,20 @@ def rate(load: Load) -> Iterator[Comparison]:
         wide = net.wide(load, value, "learning_rate")
         largest = wide.columns[-1]
         best = net.best(load, "learning_rate", value, list(wide.columns)[:-1])
+        says = f": the best other rate better than {largest:g}, both K = {EARLY}"
+        about = {"rate": "best", "than": "largest"}
+        yield net.compare(says, value, sweep.taken(wide, best), wide[largest], about=about)
         untouched = sweep.at(load(net.result, "experts"), learning_rate=net.rate, steps=0)
         start = sweep.spread(untouched, "steps", value)[0]
-        wide = wide.assign(best=sweep.taken(wide, best), start=start)
-        says = f": the best other rate better than {largest:g}, both K = {EARLY}"
-        about: dict[str, Any] = {"than": "largest"}
-        yield net.compare(says, value, wide, ("best", largest), about={"rate": "best"} | about)
         says = f": the pretrained model better than the merge at rate {largest:g}"
-        about = {"rate": "pretrained"} | about
-        yield net.compare(says, value, wide, ("start", largest), about=about, role="control")
+        about = {"rate": "pretrained", "than": "largest"}
+        yield net.compare(says, value, start, wide[largest], about=about, role="control")
     usual = VIT.rate
     for rate, count in ((usual / 4, 4 * EARLY), (4 * usual, EARLY // 4)):
         says = f"equal ηK: rate {rate:g} with K = {count} within a point of {usual:g} with {EARLY}"
         other = VIT.line(load, "accuracy", learning_rate=rate, steps=count)
-        both = pd.DataFrame({"other": other, "middle": VIT.line(load, "accuracy", steps=EARLY)})
-        about = {"rate": f"equal ηK, {rate:g}"}
-        alike = VIT.compare("", "accuracy", both, ("other", "middle"), about=about, role="control")
+        middle, about = VIT.line(load, "accuracy", steps=EARLY), {"rate": f"equal ηK, {rate:g}"}
+        alike = VIT.compare("", "accuracy", other, middle, about=about, role="control")
         yield replace(alike, says=says, tolerance=NEAR)
 
 
@@ -218,17 +209,16 @@ def data(load: Load) -> Iterator[Comparison]:
         for less, more in pairwise(wide.columns):
             words, about = f"{100 * more:g} %", {"share": more, "at": "equal steps"}
             says = f": {words} of the data better than {100 * less:g} %"
-            yield net.compare(says, value, wide, (more, less), about=about)
+            yield net.compare(says, value, wide[more], wide[less], about=about)
             if net in BY_OTHERS:
                 continue
-            best, worst = (
+            sides = (
                 net.line(load, value, share=share, steps=round(float(share) * last))
                 for share in (more, less)
             )
             says = f", equal passes: {words} better than {100 * less:g} %"
             about |= {"at": "equal passes"}
-            both = pd.DataFrame({"more": best, "less": worst})
-            yield net.compare(says, value, both, ("more", "less"), about=about, role="control")
+            yield net.compare(says, value, *sides, about=about, role="control")
 
 
 def tasks(load: Load) -> Iterator[Comparison]:
@@ -240,7 +230,8 @@ def tasks(load: Load) -> Iterator[Comparison]:
             role = net.role_of(value) if (few, many) == (least, most) else "secondary"
             says = f" of the first {least}: better with {few} merged than {many}"
             about = {"counts": "all" if (few, many) == (least, most) else f"{few}, {many}"}
-            yield net.compare(says, value, means, (few, many), about=about, role=role, keys=SEED)
+            sides = (means[few], means[many])
+            yield net.compare(says, value, *sides, about=about, role=role, keys=SEED)
     repeated = load(REPEATED, "test")
     few, many = 2, int(repeated["count"].max())
     same = f", experts of one task: no worse with {many} merged than {few}"
@@ -275,11 +266,8 @@ def explosion(load: Load) -> Iterator[Comparison]:
         split = sweep.apart(net.merged(load, **chosen))
         loss = sweep.spread(split, column, "loss")
         among = list(loss.columns)[1 if words == "K" else 0 : -1]
-        if net.validated and method == "":
-            best = net.best(load, column, "loss", among)
-        else:
-            best = sweep.chosen_elsewhere(loss, among)
-        end = loss.columns[-1]
+        other = sweep.chosen_elsewhere(loss, among)
+        best, end = other if method else net.best(load, column, "loss", among), loss.columns[-1]
         half = "many steps" if words == "K" else "a large rate"
         place = f"{net.words}{method}{half}: from the best {words} to {end:g}"
         for value, what, falls in (
@@ -287,10 +275,10 @@ def explosion(load: Load) -> Iterator[Comparison]:
             ("train_loss", "the optimisation error falls", False),
         ):
             wide = sweep.spread(split, column, value)  # with a minus
-            wide = wide.assign(best=sweep.taken(wide, best))
-            sides = ("best", end) if falls else (end, "best")
+            sides = (sweep.taken(wide, best), wide[end])
             about = {"data": "25 %" if method else "all", "half": words, "error": value}
-            both = net.compare("", "loss", wide, sides, about=about, role=net.role)
+            sides = sides if falls else sides[::-1]
+            both = net.compare("", "loss", *sides, about=about, role=net.role)
             yield replace(both, says=f"{place}: {what}")
 
 
@@ -303,12 +291,11 @@ def trends(load: Load) -> Iterator[Comparison]:
     for net, value in product((VIT, FOURTEEN), UNITS):
         table = load(net.result, "merged")
         follow = {name: sweep.agreement(table, name, value) for name in OTHERS}
-        agree = pd.DataFrame(follow).rename_axis("seed")
         for method in ("ties", "dare"):
             what = f"{net.words}{label(method)}, {value}: changes like the average about as often"
+            sides = (follow[name].rename_axis("seed") for name in (method, "task_arithmetic"))
             options: dict[str, Any] = {"bound": -SAME_TREND, "keys": SEED, "unit": "% of steps"}
-            options["about"] = {"method": method}
-            same = net.compare("", value, agree, (method, "task_arithmetic"), **options)
+            same = net.compare("", value, *sides, about={"method": method}, **options)
             yield replace(same, says=f"{what} as task arithmetic")
 
 
@@ -317,8 +304,10 @@ def needed(load: Load) -> Iterator[Comparison]:
     cases = [(VIT, method) for method in ("ties", "ties_printed", "dare")]
     for (net, method), value in product([*cases, *((net, "ties") for net in LARGER)], UNITS):
         grow = sweep.slopes(_counts(load, net), method, value).rename("slope")
+        plain, printed, _ = method.partition("_printed")
+        name = label(plain) + (", as printed" if printed else "")
         yield comparison(
-            f"{net.words}{value}: the lead of {_name(method)} over the average grows with log₂ N",
+            f"{net.words}{value}: the lead of {name} over the average grows with log₂ N",
             about=net.about(value) | {"method": method},
             result=grow.reset_index,
             value="slope",
@@ -334,9 +323,9 @@ def stopped(load: Load) -> Iterator[Comparison]:
     for value in UNITS:
         wide = VIT.wide(load, value)
         last = wide.columns[-1]
-        wide = wide.assign(stopped=sweep.spread(stopped.assign(all=0), "all", value)[0])
+        early = sweep.spread(stopped.assign(all=0), "all", value)[0]
         says = f": experts stopped by validation merge better than all after K = {last}"
-        yield VIT.compare(says, value, wide, ("stopped", last), about={"steps": "stopped"})
+        yield VIT.compare(says, value, early, wide[last], about={"steps": "stopped"})
 
 
 def opposite(load: Load) -> Iterator[Comparison]:
@@ -348,10 +337,9 @@ def opposite(load: Load) -> Iterator[Comparison]:
         best = VIT.best(load, "steps", value, sweep.inner(wide))
         last = wide.columns[-1]
         role: Role = "primary" if value == "accuracy" else "secondary"
-        for words, who, rows, sides in (
-            ("the experts improve", "experts", alone, (last, "best")),
-            ("the average declines", "average", wide, ("best", last)),
+        for words, who, sides in (
+            ("the experts improve", "experts", (alone[last], sweep.taken(alone, best))),
+            ("the average declines", "average", (sweep.taken(wide, best), wide[last])),
         ):
             says = f", from the average's best K to {last}: {words}"
-            table = rows.assign(best=sweep.taken(rows, best))
-            yield VIT.compare(says, value, table, sides, about={"of": who}, role=role)
+            yield VIT.compare(says, value, *sides, about={"of": who}, role=role)

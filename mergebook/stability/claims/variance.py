@@ -9,6 +9,7 @@ to be no lower beforehand: it does not decide either.
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -28,25 +29,23 @@ WORDS = {"raw": "summed variance", "relative": "fraction of the mean square"}
 WORDS |= {"printed": "weights 1/T", "chosen": "best scale"}
 
 
+def _masked(
+    suite: str, mask: str, table: str, says: str, about: dict[str, Any], **options: Any
+) -> Comparison:
+    """Masked task vectors, or their merge, against plain ones in a table of the study."""
+    about = {"suite": suite} | about | {"better": mask, "worse": "average"}
+    sides, result = ({"operator": MASKS[mask], "density": DENSITY}, PLAIN), (RESULTS[suite], table)
+    return comparison(f"{suite}{says}", *sides, about=about, result=result, falling=True, **options)
+
+
 def heterogeneity(load: Load) -> Iterator[Comparison]:
     """T6: variance of task vectors with and without masks; and with it the loss."""
+    logs: dict[str, Any] = {"keys": SEED, "scale": np.log, "unit": "log ratio"}
     for suite, own in SUITES:
-        for (name, operator), measure in product(MASKS.items(), MEASURES):
-            aside = measure == "raw" or name == "TIES"
-            says = f"{suite}: {name} lowers the {WORDS[measure]}"
-            yield comparison(
-                says,
-                {"operator": operator, "density": DENSITY},
-                PLAIN,
-                about={"suite": suite, "metric": measure, "better": name, "worse": "average"},
-                result=(RESULTS[suite], "variance"),
-                keys=SEED,
-                value=measure,
-                falling=True,
-                scale=np.log,
-                role="secondary" if aside else own,
-                unit="log ratio",
-            )
+        for name, measure in product(MASKS, MEASURES):
+            role = "secondary" if measure == "raw" or name == "TIES" else own
+            says, about = f": {name} lowers the {WORDS[measure]}", {"metric": measure}
+            yield _masked(suite, name, "variance", says, about, value=measure, role=role, **logs)
         tables = (load(RESULTS[suite], part) for part in ("variance", "test"))
         points = over_points(beside_losses(*tables)).reset_index()
         for scale, measure in product(SCALES, MEASURES):
@@ -67,18 +66,9 @@ def heterogeneity(load: Load) -> Iterator[Comparison]:
 
 def risk(load: Load) -> Iterator[Comparison]:
     """T12: test loss of the average less that of masked merges."""
-    for (suite, own), scale, (name, operator) in product(SUITES, SCALES, MASKS.items()):
+    for (suite, own), scale, name in product(SUITES, SCALES, MASKS):
         role: Role = own if scale == "printed" else "secondary"
         if name == "trimming" or (name, scale) == ("DARE", "printed"):
             role = "control"
-        yield comparison(
-            f"{suite}, {WORDS[scale]}: {name} below the average",
-            {"operator": operator, "density": DENSITY},
-            PLAIN,
-            about={"suite": suite, "scale": scale, "better": name, "worse": "average"},
-            result=(RESULTS[suite], "test"),
-            where={"scale": scale},
-            value="loss",
-            falling=True,
-            role=role,
-        )
+        says, where = f", {WORDS[scale]}: {name} below the average", {"scale": scale}
+        yield _masked(suite, name, "test", says, where, where=where, value="loss", role=role)

@@ -1,7 +1,8 @@
 """The explorer of chapter 43: sliders that redraw exact errors and bounds in a reader's browser.
 
 The page is `assets/explorer.html`: a static figure and table first, which its script replaces by
-live ones. Nothing is loaded from elsewhere.
+live ones. Nothing is loaded from elsewhere. Where all curvatures share their axes, each error is a
+sum over scalars: the page computes the formulas of `terms`, from the numbers of `as_data`.
 """
 
 import base64
@@ -10,11 +11,16 @@ import json
 import math
 from importlib.resources import files
 from string import Template
+from typing import Any
+
+import torch
 
 from mergebook import plots
 from mergebook.stability.read.choosing import USUAL, first, planned
-from mergebook.stability.read.explorer import aligned_tasks, as_data, terms
-from mergebook.stability.theory.bounds import PAPERS_DOMAIN, REPAIRED_DOMAIN
+from mergebook.stability.read.quadratics import constants, printed_parts, repaired_parts
+from mergebook.stability.theory import bounds
+from mergebook.stability.theory.quadratics import Quadratics, errors
+from mergebook.stability.theory.steps import Training
 
 CHOICES: dict[str, list[float]] = {
     "steps": [1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000],
@@ -52,12 +58,12 @@ def explorer(*, seed: int = 0) -> str:
     """The explorer as a piece of HTML, of `aligned_tasks` with that seed.
 
     Without scripts it shows the usual setting. Rows of its table carry ``data-group`` and
-    ``data-part``, the keys of `mergebook.stability.read.explorer.terms`, and the value.
+    ``data-part``, the keys of `terms`, and the value.
     """
     tasks = aligned_tasks(seed=seed)
     data = as_data(tasks) | {"usual": USUAL, "choices": CHOICES, "sliders": [*SLIDERS.items()]}
     data |= {"curves": CURVES, "range": RANGE, "sizes": SIZES}
-    data["domains"] = [PAPERS_DOMAIN, REPAIRED_DOMAIN]
+    data["domains"] = [bounds.PAPERS_DOMAIN, bounds.REPAIRED_DOMAIN]
     usual = ", ".join(f"{SLIDERS[key]} = {value:g}" for key, value in USUAL.items())
     page = files("mergebook.stability.draw").joinpath("assets", "explorer.html").read_text("utf-8")
     values = terms(first(tasks, USUAL["tasks"]), planned(USUAL))
@@ -68,6 +74,46 @@ def explorer(*, seed: int = 0) -> str:
         table=_table(values),
         data=json.dumps(data, ensure_ascii=False),
     )
+
+
+def aligned_tasks(
+    tasks: int = 16, size: int = 6, *, own: float = 0.5, flattest: float = 0.05, seed: int = 0
+) -> Quadratics:
+    """Like `pulled_tasks`, but curvatures share their axes, dealt to them in other orders."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.linspace(0, 1, size, dtype=torch.float64)
+    orders = torch.rand(tasks, size, generator=generator).argsort(1)
+    curvatures = (flattest**values)[orders]
+    shared = torch.randn(size, generator=generator, dtype=torch.float64)
+    single = torch.randn(tasks, size, generator=generator, dtype=torch.float64)
+    pulls = (shared + own * single) / size**0.5
+    return Quadratics(
+        hessians=torch.diag_embed(curvatures),
+        centres=pulls / curvatures,
+        covariances=torch.eye(size, dtype=torch.float64).expand(tasks, size, size),
+        start=torch.zeros(size, dtype=torch.float64),
+    )
+
+
+def as_data(tasks: Quadratics) -> dict[str, Any]:
+    """Curvatures and minima along the axes, ``(T, d)`` each, of `aligned_tasks`."""
+    curvatures = tasks.hessians.diagonal(dim1=1, dim2=2)
+    return {"curvatures": curvatures.tolist(), "centres": tasks.centres.tolist()}
+
+
+def terms(tasks: Quadratics, plan: Training) -> dict[str, dict[str, float]]:
+    """Every term of the exact excess error, of the repaired bound and of Theorem 3, by name."""
+    exact, known = errors(tasks, plan), constants(tasks)
+    parts = bounds.descent_bound(tasks.opening(plan, plan.weights), known, plan)
+    parts["start"] -= tasks.floor(plan.examples)
+    printed, best = printed_parts(tasks, plan)
+    repaired = repaired_parts(tasks, plan)
+    return {
+        "exact": {"optimisation": exact.optimisation, "generalisation": exact.generalisation},
+        "repaired": {**parts, "generalisation": repaired["generalisation"]},
+        "printed": printed,
+        "gamma": {"total": sum(best.values())},
+    }
 
 
 def _table(values: dict[str, dict[str, float]]) -> str:

@@ -67,7 +67,7 @@ def method_curves(rows: pd.DataFrame, column: str, value: str, ax: "Axes") -> No
 
 
 def law_points(tables: Mapping[str, pd.DataFrame], gains: pd.DataFrame, axes: Any) -> None:
-    """E_G of averages against each parameter, and the curves of `laws.beside_theory`."""
+    """E_G of averages against each parameter, and the curves of `sweep.beside_theory`."""
     for ax, own in zip(axes.flat, sweep.sweeps(gains), strict=True):
         column = sweep.free(own)
         table = tables[column]

@@ -1,25 +1,22 @@
 """The stability framework's constants on networks (Li et al., 2026, Assumptions 1 to 5)."""
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from mergebook.lab.comparison import merge_zoo, problem_of
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import Loaded, Run, beginning_of, study, zoo_of
-from mergebook.stability.measure.retraining import descend
+from mergebook.stability.measure.retraining import descend, rows_of
 from mergebook.stability.measure.scaling import trained_checkpoints
 from mergebook.stability.theory import estimators
-from mergebook.stability.theory.adam import adam_steps
+from mergebook.stability.theory.steps import adam_steps
 from mergebook.stability.theory.task_loss import TaskLoss, task_losses
 from mergebook.suites.types import Zoo
-from mergelib.evaluation.tasks import Task
 from mergelib.hashing import stable_seed
-from mergelib.problems.examples import Examples
 from mergelib.statedict import StateDict
 from mergelib.training import shuffled
 
@@ -85,8 +82,8 @@ def stability(
         rows, summary = _gradients(losses, parts)
         tables["gradients"] += [{"point": point, **row} for row in rows]
         tables["points"].append({"point": point, **summary})
-    for name, task in zoo.suite.tasks.items():
-        steps = _recorded(zoo, name, task, adam, learning_rate)
+    for name in zoo.suite.tasks:
+        steps = _recorded(zoo, name, adam, learning_rate)
         tables["adam"] += [{"task": name, **row} for row in steps]
     return tables
 
@@ -126,22 +123,18 @@ def _named(name: str, estimate: estimators.Estimate) -> dict[str, Any]:
     return {name: estimate.value, f"{name}_half_width": estimate.half_width}
 
 
-def _recorded(
-    zoo: Zoo, name: str, task: Task, steps: int, rate: float
-) -> Iterator[dict[str, float]]:
+def _recorded(zoo: Zoo, name: str, steps: int, rate: float) -> Iterator[dict[str, float]]:
     """What Adam made of its gradients, after one step, a few, and all."""
-    network = copy.deepcopy(zoo.model)
-    network.load_state_dict(zoo.pretrained)
     gradients: list[Tensor] = []
 
-    def keep(*_: object) -> None:
+    def keep(network: nn.Module, _: int) -> None:
         moved = (p.grad for p in network.parameters() if p.grad is not None)
         gradients.append(torch.cat([g.flatten() for g in moved]))
 
     generator = Generator().manual_seed(stable_seed("adam", name, zoo.suite.seed))
-    batches = shuffled(len(task.train), min(BATCH, len(task.train)), generator, steps=steps)
-    everything = Examples(task.train.inputs, task.train.labels)
-    descend(network, zoo.heads[name], task, everything, batches, "adam", rate, keep)
+    rows = rows_of(zoo, name)
+    batches = shuffled(len(rows), min(BATCH, len(rows)), generator, steps=steps)
+    descend(zoo, name, rows, batches, "adam", rate, keep)
     for count in sorted({1, max(1, steps // 5), steps}):
         seen = adam_steps(torch.stack(gradients[:count]))
         yield {"steps": count, "residual": seen.residual, "spread": float(seen.spread.mean())}

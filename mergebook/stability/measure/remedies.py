@@ -1,21 +1,56 @@
-"""What is done to experts while they are trained, so that they merge better."""
+"""Studies of the methods that Remark 4 of Li et al. (2026) explains by terms of the bound.
 
-from collections.abc import Sequence
+Experts are trained for flat minima or linearised, so that they merge better. Git Re-Basin is said
+to lower the heterogeneity ζ_t of tasks. ζ_t belongs to the losses, and bounds their gradients at
+every θ; what can be measured is ‖∇f_t − ∇f‖ at one θ, so at a merge. AdaMerging is said to give
+outliers, tasks of a large ζ_t, less weight; Surgery to lower the optimisation error of a merge and
+to leave its generalisation error.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any, Literal, get_args
 
+import torch
 from torch import Generator
 
-from mergebook.lab.comparison import choices, choose_wide, judged_alone, merge_zoo, problem_of
+from mergebook.lab.comparison import (
+    adapted,
+    choices,
+    choose_wide,
+    cut,
+    distance,
+    examples_of,
+    first,
+    judged_alone,
+    merge_zoo,
+    problem_of,
+    scores,
+    sub_zoo,
+)
 from mergebook.lab.experts import judge_merges, train_experts
 from mergebook.lab.grids import FIRST_GRIDS
-from mergebook.lab.results import Tables
+from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import beginning_of, study
-from mergebook.stability.theory.estimators import smoothness
+from mergebook.stability.theory.estimators import (
+    Estimate,
+    gradient_products,
+    heterogeneity,
+    smoothness,
+)
 from mergebook.stability.theory.task_loss import task_losses
 from mergebook.suites.families import family_of
-from mergebook.suites.models import Linearised
-from mergebook.suites.training import fine_tune
+from mergebook.suites.models import Linearised, started_anew
+from mergebook.suites.training import Recipe, fine_tune
 from mergebook.suites.types import Zoo
+from mergelib.align import git_rebasin
+from mergelib.evaluation.loops import evaluate
+from mergelib.hashing import stable_seed
+from mergelib.procedures.common import Adapted, unlabelled
+from mergelib.statedict import StateDict, flatten, lerp
+
+Granularity = Literal["task", "layer"]
+Part = Literal["train", "validation", "test"]
 
 
 @study(load=beginning_of)
@@ -67,3 +102,149 @@ def remedies(
             for name, row in judge_merges(made, merges, autocast=False):
                 tables["test"].append({**row, "kind": kind, "method": name})
     return tables
+
+
+@study(load=beginning_of)
+def rebasin(
+    zoo: Zoo,
+    *,
+    epochs: int = 10,
+    learning_rate: float = 1e-3,
+    examples: int = 200,  # training examples of each task whose gradients are taken
+    parts: int = 8,  # into which these are cut for estimates without bias, at least 3
+    pictures: int = 600,  # test examples of each task, at most
+) -> Tables:
+    """Merges of two networks that begin alike or apart, before and after one is reordered.
+
+    Every task is trained twice, from two random starts under the same frozen head. Networks of the
+    same task from both starts are merged, networks of neighbouring tasks from both starts, and
+    networks of neighbouring tasks from one start.
+
+    Returns:
+        ``pairs``: rows of ``pair`` (``same task``, ``two tasks``, ``one start``), ``task`` (of the
+        network that stays), ``matched`` (whether the other one was reordered), ``moved`` (share of
+        hidden units whose place changed), ``distance`` ‖θ_1 − θ_2‖/‖θ_1‖, ``accuracy`` (0..1) and
+        ``loss`` (nats) of the average, means over the pair's tasks, and ``barrier``, that loss less
+        the mean loss of both networks on these tasks. For two tasks also ``heterogeneity``, ζ² at
+        the average, without bias, and ``end``, ζ² at the second network, plugged in.
+    """
+    zoo = cut(zoo, pictures)
+    names, seed = [*zoo.suite.tasks], zoo.suite.seed
+
+    def trained_from(start: int) -> dict[str, dict[str, torch.Tensor]]:
+        """A network for every task, all from one random start, in orders of their own."""
+        return train_experts(
+            zoo,
+            fine_tune,
+            model=started_anew(zoo.model, stable_seed("start", start, seed)),
+            recipe=Recipe(learning_rate=learning_rate, epochs=epochs),
+            seed=lambda name: stable_seed("order", start, name, seed),
+        )
+
+    trained = [trained_from(start) for start in range(2)]
+    rows = []
+    for place, name in enumerate(names):
+        other = names[(place + 1) % len(names)]
+        pairs = {
+            "same task": ([name], trained[1][name]),
+            "two tasks": ([name, other], trained[1][other]),
+            "one start": ([name, other], trained[0][other]),
+        }
+        for pair, (tasks, second) in pairs.items():
+            part = sub_zoo(replace(zoo, experts=trained[0]), tasks)
+            found = _compared(part, trained[0][name], second, examples, parts)
+            rows += [{"pair": pair, "task": name, **row} for row in found]
+    return {"pairs": rows}
+
+
+def _compared(
+    zoo: Zoo, first: StateDict, second: StateDict, examples: int, parts: int
+) -> Iterator[dict[str, Any]]:
+    """The pair as trained, and with the second network reordered."""
+    alignment = git_rebasin(first, second, zoo.model)
+    orders = alignment.permutations.values()
+    places = [(order != torch.arange(order.shape[-1])).flatten() for order in orders]
+    moved = float(torch.cat(places).float().mean())
+
+    def judged(state: StateDict) -> dict[str, float]:
+        table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
+        return {column: float(table[column].mean()) for column in ("accuracy", "loss")}
+
+    def apart(state: StateDict) -> Estimate:
+        losses = [*task_losses(problem_of(zoo, examples), state).values()]
+        return heterogeneity(gradient_products(losses, parts))[0]  # of two tasks it is the same
+
+    ends = [judged(state)["loss"] for state in (first, second)]
+    for matched, state in ((False, second), (True, alignment.state)):
+        merged = lerp(first, state, 0.5)
+        scores = judged(merged)
+        far = float((flatten(first) - flatten(state)).norm() / flatten(first).norm())
+        row = {"matched": matched, "moved": moved if matched else 0.0, "distance": far}
+        row |= {**scores, "barrier": scores["loss"] - sum(ends) / 2}
+        if len(zoo.suite.tasks) > 1:
+            row |= {"heterogeneity": apart(merged).value, "end": apart(state).plug_in}
+        yield row
+
+
+@study()
+def mechanisms(
+    zoo: Zoo,
+    *,
+    examples: int = 400,  # training examples of each task whose gradients are taken
+    parts: int = 8,  # into which these are cut for estimates without bias, at least 3
+    granularities: Sequence[Granularity] = get_args(Granularity),  # of AdaMerging's coefficients
+    steps: int = 100,  # of AdaMerging
+    learning_rate: float = 0.01,  # of AdaMerging
+    mending: int = 1000,  # steps of Surgery for each task
+    pictures: int = 300,  # of a split, that Surgery sees and models are judged on
+) -> Tables:
+    """AdaMerging's coefficients beside ζ at θ_0, and a merge's errors before and after Surgery.
+
+    AdaMerging takes all test inputs, as its paper does. Surgery mends the average by the inputs of
+    one split, the test split in its paper.
+
+    Returns:
+        ``coefficients``: rows of ``granularity``, ``task``, ``coefficient`` (λ_t, by layer the mean
+        over tensors), ``heterogeneity`` ζ_t² at θ_0 with its ``half_width`` over parts, the task's
+        ``loss`` there (nats) and its expert's ``distance`` ‖θ_t − θ_0‖. ``test``: rows of
+        ``method`` (``average``, ``adamerging``, ``surgery``, ``individual``), ``of`` (AdaMerging's
+        granularity, or the split whose inputs Surgery saw), ``task``, ``accuracy`` (0..1) and
+        ``loss`` (nats) on test examples, ``train_accuracy`` and ``train_loss`` on training ones.
+    """
+    counts = dict.fromkeys(get_args(Part), pictures)
+    short = replace(zoo, suite=first(zoo.suite, **counts))
+    inputs = unlabelled(examples_of(zoo, None, "test"))
+    losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
+    apart = heterogeneity(gradient_products([*losses.values()], parts))
+    known: Rows = []
+    for (name, loss), zeta in zip(losses.items(), apart, strict=True):
+        row = {"task": name, "heterogeneity": zeta.value, "half_width": zeta.half_width}
+        row["loss"] = float(loss.values().mean())
+        known.append({**row, "distance": distance(zoo, zoo.experts[name])})
+    tables = Tables(coefficients=[], test=[])
+    for fine in granularities:
+        options = {"steps": steps, "learning_rate": learning_rate, "granularity": fine}
+        result = adapted(zoo, "adamerging", inputs, **options)
+        means = result.coefficients.mean(axis=1)
+        tables["coefficients"] += [
+            {"granularity": fine, "coefficient": float(means[row["task"]]), **row} for row in known
+        ]
+        tables["test"] += _judged(short, result, method="adamerging", of=fine)
+    average = merge_zoo("average", zoo)
+    tables["test"] += _judged(short, Adapted(average), method="average", of="")
+    for split in get_args(Part):
+        seen = unlabelled(examples_of(short, None, split))
+        result = adapted(zoo, "surgery", seen, start=average, steps=mending)
+        tables["test"] += _judged(short, result, method="surgery", of=split)
+    for name, expert in zoo.experts.items():
+        tables["test"] += _judged(short, Adapted(expert), [name], method="individual", of="")
+    return tables
+
+
+def _judged(
+    zoo: Zoo, result: Adapted, tasks: Sequence[str] | None = None, **named: str
+) -> Iterator[dict[str, Any]]:
+    """On test and training examples, one row per task."""
+    heads, names = {**zoo.heads, **result.heads}, [*(tasks or zoo.suite.tasks)]
+    for row in scores(zoo, result.state, heads, names, {"": "test", "train_": "train"}):
+        yield {**named, **row}

@@ -1,11 +1,18 @@
 """Stability measured: experts trained again with one example replaced (Li et al., 2026, Def. 2).
 
-Unlike the experts of a zoo, these are trained by plain SGD at a constant rate, for a number of
-steps, as Lemma 3 has it.
+For one task: s = (1/n) Σ_j E ‖A(D) − A(D^(j))‖². In D^(j) the j-th example is drawn again, and the
+training A keeps all else: start, order, head. Unlike the experts of a zoo, these are trained by
+plain SGD at a constant rate, for a number of steps, as Lemma 3 has it.
+
+`merge_stability` checks the bound of chapter 40 on one merge: E_G ≤ L/2 · S + √(S·V), in place of
+Lemma 1. S is measured by training its experts again, V and L at the merge, and E_G on examples that
+come from the same draw as the training examples.
 """
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -14,30 +21,28 @@ from torch import Generator, Tensor, nn
 from mergebook.lab.comparison import problem_of
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import beginning_of, study
+from mergebook.lab.statistics import interval
 from mergebook.stability.theory.estimators import (
     Estimate,
+    example_smoothness,
     gradient_noise,
     gradient_products,
     heterogeneity,
 )
-from mergebook.stability.theory.retraining import (
-    draw_rows,
-    measured_stability,
-    squared_distance,
-    squared_moves,
-)
 from mergebook.stability.theory.task_loss import task_losses
 from mergebook.suites.training import loss_of_rows
 from mergebook.suites.types import Zoo
-from mergelib.evaluation.tasks import Split, Task
+from mergelib.evaluation.tasks import Split
 from mergelib.hashing import stable_seed
-from mergelib.problems.examples import Examples
-from mergelib.statedict import flatten
+from mergelib.problems.examples import Examples, join
+from mergelib.statedict import StateDict, flatten, unflatten
 from mergelib.training import make_optimiser, shuffled, train
 
 RATES = (0.005, 0.02, 0.08)
 STEPS = (4, 8, 16, 32, 64, 128)
 NUDGE = 1e-7  # relative, of the start: what rounding alone may do
+
+Train = Callable[[Examples], Tensor]
 
 
 @study(load=beginning_of)
@@ -75,7 +80,13 @@ def retraining(
         for other in values
         if other != usual[name]
     ]
-    tables: Tables = {"moves": [], "noise": _noise(zoo, examples)}
+    losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
+    apart = heterogeneity(gradient_products([*losses.values()]))
+    noise = [
+        {"task": name, "noise": gradient_noise(loss).square.value, "heterogeneity": zeta.value}
+        for (name, loss), zeta in zip(losses.items(), apart, strict=True)
+    ]
+    tables: Tables = {"moves": [], "noise": noise}
     for name in [*zoo.suite.tasks][:tasks]:
         for setting in settings:
             rows = _moves(zoo, name, pairs, steps, setting)
@@ -83,30 +94,20 @@ def retraining(
     return tables
 
 
-def _noise(zoo: Zoo, examples: int) -> Rows:
-    losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
-    apart = heterogeneity(gradient_products([*losses.values()]))
-    return [
-        {"task": name, "noise": gradient_noise(loss).square.value, "heterogeneity": zeta.value}
-        for (name, loss), zeta in zip(losses.items(), apart, strict=True)
-    ]
-
-
 def _moves(
     zoo: Zoo, name: str, pairs: int, steps: Sequence[int], setting: Mapping[str, Any]
 ) -> Iterator[dict[str, float]]:
     rate, batch, examples, sampling = setting.values()
-    task = zoo.suite.tasks[name]
     generator = Generator().manual_seed(stable_seed("retraining", name, zoo.suite.seed))
     choose = shuffled if sampling == "epochs" else drawn
     batches = [*choose(examples, batch, generator, steps=max(steps))]
-    everything = Examples(task.train.inputs, task.train.labels)
+    everything = rows_of(zoo, name)
     own, rest = everything[:examples], everything[examples:]
     if len(rest) < pairs:
-        rest = Examples(task.validation.inputs, task.validation.labels)
-    base, estimates = retrained(zoo, name, own, rest[:pairs], batches, steps, rate, generator)
-    nudged = trained_weights(zoo, name, own, batches, steps, rate, start=1 + NUDGE)
-    chaos = squared_distance(nudged, base)
+        rest = rows_of(zoo, name, "validation")
+    train = partial(trained_weights, zoo, name, batches, steps, rate)
+    base, estimates = retrained(train, own, rest[:pairs], batches, steps, generator)
+    chaos = squared_distance(train(own, start=1 + NUDGE), base)
     for i, (count, estimate) in enumerate(zip(steps, estimates, strict=True)):
         yield {
             "steps": count,
@@ -117,14 +118,99 @@ def _moves(
         }
 
 
-def retrained(
+@study(load=beginning_of)
+def merge_stability(
     zoo: Zoo,
-    name: str,
+    *,
+    tasks: int = 4,  # the first ones of the suite
+    pairs: int = 12,  # of trainings that differ in one example, for each task
+    steps: Sequence[int] = (8, 32, 128, 512),  # ascending
+    rate: float = 0.02,
+    batch: int = 8,
+    examples: int = 128,  # the first rows of each training split
+    fresh: int = 1000,  # further rows that judge the model, at most; none is trained on
+    singles: int = 8,  # training examples of each task whose curvature is taken at each model
+    products: int = 10,  # with the Hessian of each of them
+) -> Tables:
+    """The average of experts, and all that the bound of its generalisation error is made of.
+
+    Experts are trained by plain SGD at a constant rate, on batches that are drawn again at every
+    step, as in the study `retraining`.
+
+    Returns:
+        ``experts``: rows of ``task``, ``steps``, ``stability`` s_t and its ``half_width`` over
+        pairs. ``merged``: rows of ``steps`` (0: the pretrained model), ``loss`` f on the training
+        examples, ``fresh_loss`` F, ``test_loss`` on the test split, ``second_moment`` V,
+        ``squared`` ‖∇f‖², ``smoothness`` L, the largest of the single examples, and
+        ``stability`` S = Σ s_t / T³. Losses are means over tasks, in nats.
+    """
+    rows: Rows = []
+    weights, moved = [], []
+    split = {name: rows_of(zoo, name) for name in [*zoo.suite.tasks][:tasks]}
+    for name, everything in split.items():
+        if len(everything) <= examples + pairs:
+            raise ValueError(
+                f"task {name!r} has {len(everything)} training examples; {examples} to train on, "
+                f"{pairs} replacements and at least one fresh example need more"
+            )
+        generator = Generator().manual_seed(stable_seed("merge stability", name, zoo.suite.seed))
+        batches = [*drawn(examples, batch, generator, steps=max(steps))]
+        own, other = everything[:examples], everything[examples : examples + pairs]
+        train = partial(trained_weights, zoo, name, batches, steps, rate)
+        base, found = retrained(train, own, other, batches, steps, generator)
+        weights.append(base)
+        moved.append(found)
+        rows += [
+            {"task": name, "steps": count, "stability": one.value, "half_width": one.half_width}
+            for count, one in zip(steps, found, strict=True)
+        ]
+    first, last = examples + pairs, examples + pairs + fresh
+    parts = {
+        "loss": {name: own[:examples] for name, own in split.items()},
+        "fresh_loss": {name: own[first:last] for name, own in split.items()},
+        "test_loss": {name: rows_of(zoo, name, "test") for name in split},
+    }
+    problem = problem_of(zoo, examples)
+    problems = {name: replace(problem, data=data) for name, data in parts.items()}
+    generator = Generator().manual_seed(stable_seed("merge stability", zoo.suite.seed))
+    options: dict[str, Any] = {"steps": products, "generator": generator}
+
+    def judged(state: StateDict) -> dict[str, float]:
+        losses = {name: [*task_losses(each, state).values()] for name, each in problems.items()}
+        row = {
+            name: sum(float(one.values().mean()) for one in own) / len(own)
+            for name, own in losses.items()
+        }
+        train = losses["loss"]
+        lengths = [torch.cat([g.square().sum(1) for g in one.example_gradients()]) for one in train]
+        curvatures = [example_smoothness(one[:singles], **options) for one in train]
+        return row | {
+            "second_moment": float(torch.stack([part.mean() for part in lengths]).mean()),
+            "squared": float(torch.stack([one.gradient() for one in train]).mean(0).square().sum()),
+            "smoothness": float(torch.cat(curvatures).max()),
+        }
+
+    merged: Rows = [{"steps": 0, "stability": 0.0} | judged(zoo.pretrained)]
+    for i, count in enumerate(steps):
+        mean = torch.stack([base[i] for base in weights]).mean(0)
+        state = {**zoo.pretrained, **unflatten(mean, dict(zoo.model.named_parameters()))}
+        stability = sum(found[i].value for found in moved) / len(split) ** 3
+        merged.append({"steps": count, "stability": stability} | judged(state))
+    return {"experts": rows, "merged": merged}
+
+
+def rows_of(zoo: Zoo, name: str, split: str = "train") -> Examples:
+    """A split of a task."""
+    part = getattr(zoo.suite.tasks[name], split)
+    return Examples(part.inputs, part.labels)
+
+
+def retrained(
+    train: Train,
     own: Examples,
     fresh: Examples,
     batches: Sequence[Tensor],
     steps: Sequence[int],
-    rate: float,
     generator: Generator,
 ) -> tuple[Tensor, list[Estimate]]:
     """An expert's weights after each number of steps, ``(C, d)``, and its stability there."""
@@ -132,38 +218,69 @@ def retrained(
     for i, count in enumerate(steps):
         met[i, torch.cat(list(batches[:count]))] = True
     rows, weights = draw_rows(met, len(fresh), generator)
+    base, moves = squared_moves(train, own, fresh, rows.tolist())
+    return base, [measured_stability(own_moves, weights) for own_moves in moves.T]
 
-    def trained(split: Examples) -> Tensor:
-        return trained_weights(zoo, name, split, batches, steps, rate)
 
-    base, moves = squared_moves(trained, own, fresh, rows.tolist())
-    return base, [measured_stability(moves[:, i], weights) for i in range(len(steps))]
+def draw_rows(seen: Tensor, pairs: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Rows to replace, and what each of them counts in the mean over all rows.
+
+    A row that training has not met moves nothing. So first a checkpoint is drawn, and then one of
+    the rows that training had met there: with few steps, else, hardly a pair would differ.
+
+    Returns:
+        Rows and weights, both ``(pairs,)``. For numbers s_j that are 0 at rows never met, the mean
+        of weight · s_j has the expectation (1/n) Σ_j s_j.
+    """
+    chances = (seen / seen.sum(1, keepdim=True)).mean(0)
+    rows = torch.multinomial(chances, pairs, replacement=True, generator=generator)
+    return rows, 1 / (len(chances) * chances[rows])
+
+
+def squared_moves(
+    train: Train, examples: Examples, fresh: Examples, rows: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """A(D), and ‖A(D^(j)) − A(D)‖² for some rows j, ``(pairs,)`` or ``(pairs, C)``."""
+    base = train(examples)
+    if not torch.equal(base, train(examples)):
+        raise ValueError("training twice on the same examples gave different weights")
+    again = (train(replaced(examples, row, fresh[i : i + 1])) for i, row in enumerate(rows))
+    return base, torch.stack([squared_distance(weights, base) for weights in again])
+
+
+def replaced(examples: Examples, row: int, fresh: Examples) -> Examples:
+    """The examples with another one, ``fresh`` of length 1, in a row."""
+    return join([examples[:row], fresh, examples[row + 1 :]])
+
+
+def squared_distance(weights: Tensor, base: Tensor) -> Tensor:
+    """‖θ − θ'‖² along the last dimension, float64."""
+    return (weights.double() - base.double()).square().sum(-1)
+
+
+def measured_stability(moves: Tensor, weights: Tensor) -> Estimate:
+    """S from pairs, with its interval over them."""
+    return Estimate(*interval((moves * weights).tolist()))
 
 
 def trained_weights(
     zoo: Zoo,
     name: str,
-    split: Examples,
     batches: Sequence[Tensor],
     steps: Sequence[int],
     rate: float,
+    examples: Examples,
     *,
     start: float = 1.0,
 ) -> Tensor:
     """Weights after each number of steps of plain SGD, ``(C, d)``, from ``start`` times θ_0."""
-    network = copy.deepcopy(zoo.model)
-    network.load_state_dict(zoo.pretrained)
     kept = []
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.mul_(start)
 
-    def keep(step: int, _: float) -> None:
+    def keep(network: nn.Module, step: int) -> None:
         if step + 1 in steps:
             kept.append(_weights(network))
 
-    task, head = zoo.suite.tasks[name], zoo.heads[name]
-    descend(network, head, task, split, batches, "sgd", rate, keep)
+    descend(zoo, name, examples, batches, "sgd", rate, keep, start=start)
     return torch.stack(kept)
 
 
@@ -174,22 +291,28 @@ def drawn(examples: int, batch_size: int, generator: Generator, *, steps: int) -
 
 
 def descend(
-    network: nn.Module,
-    head: nn.Module,
-    task: Task,
+    zoo: Zoo,
+    name: str,
     examples: Examples,
     batches: Iterable[Tensor],
     optimiser: str,
     rate: float,
-    on_step: Callable[[int, float], object],
+    on_step: Callable[[nn.Module, int], object],
+    *,
+    start: float = 1.0,
 ) -> None:
-    """Train a network in place on a task, at a constant rate, without momentum or decay."""
+    """Train a network on a task from ``start`` times θ_0: constant rate, no momentum or decay."""
     inputs, labels = examples.pair
+    network, task = copy.deepcopy(zoo.model), zoo.suite.tasks[name]
+    network.load_state_dict(zoo.pretrained)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(start)
     split = Split(cast(Tensor, inputs), labels)  # a task's inputs are one tensor
-    loss = loss_of_rows(network, head, split, task.transform, task.loss)
+    loss = loss_of_rows(network, zoo.heads[name], split, task.transform, task.loss)
     network.train()
     descent = make_optimiser(network, optimiser, rate, momentum=0.0)
-    train(network, batches, loss, descent, on_step=on_step)
+    train(network, batches, loss, descent, on_step=lambda step, _: on_step(network, step))
 
 
 def _weights(network: nn.Module) -> Tensor:

@@ -6,10 +6,17 @@ generalisation can be told apart. Experts are trained at a constant rate, so tha
 K steps is the expert of a training of K steps, and one training serves every K, every group of
 tasks and every method. A run is one setting with one seed; heads, test examples and groups are the
 same in all settings of a seed.
+
+`repeats` is the control to the law of the number of tasks (V-B5): does merging more experts hurt by
+itself? Experts of one task, with one head, differ in the order and in the half of the rows that
+they see: there is no heterogeneity of tasks among them. Beside them stand experts of different
+tasks, trained in the same way, and judged on the same task.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -32,6 +39,7 @@ from mergebook.lab.runner import beginning_of, study
 from mergebook.suites.training import checkpoints
 from mergebook.suites.types import Zoo
 from mergelib.evaluation.loops import SplitName
+from mergelib.evaluation.tasks import Split
 from mergelib.hashing import stable_seed
 from mergelib.procedures.common import unlabelled
 from mergelib.statedict import StateDict
@@ -45,14 +53,10 @@ JOINT = 16  # examples of each task in a step of multi-task training
 TOTALS = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # sums of the T scales that tuning tries
 
 
-def _scaled(method: str, total: float | None = None, **settings: Any) -> Rule:
+def _scaled(zoo: Zoo, *, method: str, total: float | None = None, **settings: Any) -> StateDict:
     """A merging method on a zoo of T experts, at the scale ``total`` / T or at its default."""
-
-    def merged(zoo: Zoo) -> StateDict:
-        scale = {} if total is None else {"scale": total / len(zoo.experts)}
-        return merge_zoo(method, zoo, **scale, **settings)
-
-    return merged
+    scale = {} if total is None else {"scale": total / len(zoo.experts)}
+    return merge_zoo(method, zoo, **scale, **settings)
 
 
 def _adamerging(zoo: Zoo) -> StateDict:
@@ -69,14 +73,14 @@ def _tuned(zoo: Zoo) -> StateDict:
 # each merge. The printed ones are Σ λ M(Δ) with λ = 1/T; AdaMerging learns from the inputs of
 # validation examples; the recalibrated average has BatchNorm measured on training ones.
 RULES: dict[str, Rule] = {
-    "average": _scaled("average"),
-    "task_arithmetic": _scaled("task_arithmetic", 2),
+    "average": partial(_scaled, method="average"),
+    "task_arithmetic": partial(_scaled, method="task_arithmetic", total=2),
     "task_arithmetic_tuned": _tuned,
-    "ties": _scaled("ties"),
-    "dare": _scaled("dare", 2),
-    "cart": _scaled("cart"),
-    "ties_printed": _scaled("ties", 1, reduce="sum"),
-    "dare_printed": _scaled("dare", 1),
+    "ties": partial(_scaled, method="ties"),
+    "dare": partial(_scaled, method="dare", total=2),
+    "cart": partial(_scaled, method="cart"),
+    "ties_printed": partial(_scaled, method="ties", total=1, reduce="sum"),
+    "dare_printed": partial(_scaled, method="dare", total=1),
     "adamerging": _adamerging,
     "average_recalibrated": lambda zoo: measured_anew(zoo, merge_zoo("average", zoo)),
 }
@@ -141,15 +145,28 @@ def scaling(zoo: Zoo, **settings: Any) -> Tables:
     where = {"learning_rate": plan.learning_rate, "batch_size": plan.batch_size}
     whole = replace(zoo, suite=trained)
     kept = trained_checkpoints(whole, plan.steps, optimiser=plan.optimiser, **where)
-    experts = _experts(judged, kept)
+    models = [(0, names, zoo.pretrained)]
+    for count, states in kept.items():
+        models += [(count, [name], state) for name, state in states.items()]
+    experts = [
+        {"steps": count, **row}
+        for count, tasks, state in models
+        for row in _scores(judged, state, tasks, ALL)
+    ]
     rules = {"average": plan.groups, **dict.fromkeys(plan.rivals, plan.compared)}
-    last = replace(whole, experts=dict(kept[max(plan.steps)]))
+    joint: Rows = []  # of one model trained on all tasks, as a floor of the training loss
+    if plan.joint:
+        last, data = replace(whole, experts=dict(kept[max(plan.steps)])), examples_of(whole, None)
+        state = adapted(last, "multitask", data, steps=plan.joint, batch_size=JOINT).state
+        joint = [{"steps": plan.joint, **row} for row in _scores(judged, state, names, ALL)]
+        for row in joint:
+            del row["distance"]
     tables = {
         "experts": experts,
         "merged": _merged(judged, kept, teams, rules),
         "counts": _counts(judged, kept, plan),
         "stopped": _stopped(judged, kept, teams, experts),
-        "joint": _joint(last, judged, plan.joint),
+        "joint": joint,
     }
     where["share"] = plan.share
     return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}
@@ -177,17 +194,6 @@ def draw_groups(names: Sequence[str], count: int, size: int, seed: int) -> list[
 
 BOTH: dict[str, SplitName] = {"": "test", "train_": "train"}
 ALL: dict[str, SplitName] = {**BOTH, "validation_": "validation"}
-
-
-def _experts(zoo: Zoo, kept: Checkpoints) -> Rows:
-    models = [(0, list(zoo.suite.tasks), zoo.pretrained)]
-    for count, states in kept.items():
-        models += [(count, [name], state) for name, state in states.items()]
-    return [
-        {"steps": count, **row}
-        for count, tasks, state in models
-        for row in _scores(zoo, state, tasks, ALL)
-    ]
 
 
 def _merged(
@@ -228,16 +234,6 @@ def _stopped(zoo: Zoo, kept: Checkpoints, teams: Sequence[Sequence[str]], expert
     ]
 
 
-def _joint(zoo: Zoo, judged: Zoo, steps: int) -> Iterator[dict[str, Any]]:
-    """One model trained on all tasks, as a floor of the training loss."""
-    if steps:
-        data = examples_of(zoo, None, "train")
-        state = adapted(zoo, "multitask", data, steps=steps, batch_size=JOINT).state
-        for row in _scores(judged, state, list(zoo.suite.tasks), ALL):
-            del row["distance"]
-            yield {"steps": steps, **row}
-
-
 def _judged(
     zoo: Zoo,
     rule: str,
@@ -258,3 +254,51 @@ def _scores(
         task = row.pop("task")
         rounded = {name: round(value, 4) for name, value in row.items()}
         yield {"distance": far, "task": task, **rounded}
+
+
+@study(load=beginning_of)
+def repeats(
+    zoo: Zoo,
+    *,
+    tasks: int = 3,  # the first ones are judged
+    counts: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8),  # of experts to average
+    share: float = 0.5,  # of a task's training rows, drawn again for each expert
+    steps: int = 100,
+    learning_rate: float = 4e-4,  # of Adam, constant, without decay
+    batch_size: int = 32,
+) -> Tables:
+    """Averages of ever more experts of one task, and of different tasks, judged on that task.
+
+    Returns:
+        ``test``: rows of ``task``, ``kind`` (``same`` or ``different`` tasks; the judged task's
+        expert is in both), ``count``, ``accuracy`` (0..1) and ``loss`` (nats).
+    """
+    names = list(zoo.suite.tasks)
+    if max(counts) > len(names):
+        raise ValueError(f"{max(counts)} experts to merge, but there are {len(names)} tasks")
+    if not 0 < share <= 1:
+        raise ValueError(f"share is {share}, expected a number above 0 and at most 1")
+    training = {"learning_rate": learning_rate, "batch_size": batch_size, "optimiser": "adam"}
+
+    def trained(name: str, number: int) -> dict[str, Tensor]:
+        train = zoo.suite.tasks[name].train
+        seed = stable_seed("repeats", name, number, zoo.suite.seed)
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+        rows = order[: max(1, round(share * len(order)))]
+        options = {"split": Split(train.inputs[rows], train.labels[rows]), "steps": [steps]}
+        found = train_experts(zoo, checkpoints, [name], seed=lambda _: seed, **options, **training)
+        return found[name][steps]
+
+    first = {name: trained(name, 0) for name in names}
+    table: Rows = []
+    for place, name in enumerate(names[:tasks]):
+        kinds = {
+            "same": [first[name], *(trained(name, number) for number in range(1, max(counts)))],
+            "different": [first[other] for other in [*names[place:], *names[:place]]],
+        }
+        for (kind, experts), count in product(kinds.items(), counts):
+            named = {str(number): expert for number, expert in enumerate(experts[:count])}
+            state = merge_zoo("average", replace(zoo, experts=named))
+            for row in scores(zoo, state, zoo.heads, [name], {"": "test"}):
+                table.append({"kind": kind, "count": count, **row})
+    return {"test": table}

@@ -6,9 +6,8 @@ vectors per step removes (FedNova, Wang et al., 2020).
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,7 +46,6 @@ class Plan:
         return self.learning_rate * float(vector.sum())
 
 
-Trained = Mapping[Plan, Mapping[str, dict[str, Tensor]]]  # by plan, then by task
 Pair = tuple[Plan, Plan]
 
 
@@ -108,10 +106,17 @@ def uneven(
     usual = {name: Plan(name, rate, steps) for name, rate in rates.items()}
     pairs = contrasts(rates, steps, ratio)
     wanted = [*usual.values(), *(plan for pair in pairs.values() for plan in pair)]
-    trained = _trained(zoo, list(dict.fromkeys(wanted)), batch_size)
+    trainings: dict[Plan, list[int]] = defaultdict(list)
+    for plan in dict.fromkeys(wanted):  # those that differ in their steps share a training
+        trainings[replace(plan, steps=0)].append(plan.steps)
+    trained: dict[Plan, dict[str, dict[str, Tensor]]] = {}
+    for training, counts in trainings.items():
+        settings = asdict(training) | {"steps": counts, "batch_size": batch_size}
+        kept = trained_checkpoints(zoo, **settings)
+        trained |= {replace(training, steps=count): {**kept[count]} for count in counts}
     experts = []
     for plan, states in trained.items():
-        own = replace(zoo, experts=dict(states))
+        own = replace(zoo, experts=states)
         for row in records(individual(own, autocast=True)[COLUMNS]):
             far = distance(own, own.experts[row["task"]])
             experts.append({**asdict(plan), "distance": far, **row})
@@ -120,9 +125,23 @@ def uneven(
         controls = {"all first": pair[0], "all second": pair[1]}
         if len({replace(plan, steps=0, learning_rate=0.0) for plan in pair}) == 1:
             controls["equal"] = usual[pair[0].optimiser]
+        ways: dict[tuple[str, int], Zoo] = {}
+        for draw, half in enumerate(halves):
+            plans = {name: pair[name in half] for name in zoo.suite.tasks}
+            own = replace(zoo, experts={name: trained[plan][name] for name, plan in plans.items()})
+            ways["as they are", draw] = own
+            if pair[0].optimiser == pair[1].optimiser:
+                amounts = {name: plan.amount for name, plan in plans.items()}
+                ways["per step", draw] = rescaled(own, amounts)
+            lengths = {name: distance(zoo, expert) for name, expert in own.experts.items()}
+            ways["per length", draw] = rescaled(own, lengths)
+        ways |= {(way, 0): replace(zoo, experts=trained[plan]) for way, plan in controls.items()}
         for rule in ("average", *rivals):
-            rows = _merged(zoo, trained, pair, halves, controls, rule)
-            merged += [{"kind": kind, "method": rule, **row} for row in rows]
+            merges = ((key, RULES[rule](each)) for key, each in ways.items())
+            for (way, draw), row in judge_merges(zoo, merges):
+                second = way == "all second" if way in controls else row["task"] in halves[draw]
+                named = {"kind": kind, "method": rule, "way": way, "draw": draw, "second": second}
+                merged.append({**named, **row})
     return {"experts": experts, "merged": merged}
 
 
@@ -146,42 +165,3 @@ def rescaled(zoo: Zoo, amounts: Mapping[str, float]) -> Zoo:
     start, own = zoo.pretrained, zoo.experts.items()
     moved = {name: lerp(start, expert, mean / amounts[name]) for name, expert in own}
     return replace(zoo, experts=moved)
-
-
-def _trained(zoo: Zoo, plans: Sequence[Plan], batch_size: int) -> Trained:
-    """The experts of every plan; plans that differ in their steps share a training."""
-    trainings: dict[Plan, list[int]] = defaultdict(list)
-    for plan in plans:
-        trainings[replace(plan, steps=0)].append(plan.steps)
-    found: dict[Plan, Mapping[str, dict[str, Tensor]]] = {}
-    for training, counts in trainings.items():
-        settings = asdict(training)
-        del settings["steps"]
-        kept = trained_checkpoints(zoo, counts, batch_size=batch_size, **settings)
-        found |= {replace(training, steps=count): experts for count, experts in kept.items()}
-    return found
-
-
-def _merged(
-    zoo: Zoo,
-    trained: Trained,
-    pair: Pair,
-    halves: Sequence[set[str]],
-    controls: Mapping[str, Plan],
-    rule: str,
-) -> Iterator[dict[str, Any]]:
-    """One rule on every draw in every way, and on the controls."""
-    names = [*zoo.suite.tasks]
-    for draw, half in enumerate(halves):
-        plans = {name: pair[name in half] for name in names}
-        own = replace(zoo, experts={name: trained[plan][name] for name, plan in plans.items()})
-        ways = {"as they are": own}
-        if pair[0].optimiser == pair[1].optimiser:
-            ways["per step"] = rescaled(own, {name: plan.amount for name, plan in plans.items()})
-        lengths = {name: distance(zoo, expert) for name, expert in own.experts.items()}
-        ways["per length"] = rescaled(own, lengths)
-        for way, row in judge_merges(zoo, ((way, RULES[rule](each)) for way, each in ways.items())):
-            yield {"way": way, "draw": draw, "second": row["task"] in half, **row}
-    alike = ((way, replace(zoo, experts=dict(trained[plan]))) for way, plan in controls.items())
-    for way, row in judge_merges(zoo, ((way, RULES[rule](each)) for way, each in alike)):
-        yield {"way": way, "draw": 0, "second": way == "all second", **row}

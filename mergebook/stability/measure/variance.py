@@ -1,6 +1,6 @@
 """Does less variance of task vectors go with a better merge? (Li et al., 2026, Corollary 1)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -76,22 +76,18 @@ def variance(
         vector = start + projection / projections[point] * steps[point]
         return {**zoo.pretrained, **unflatten(vector, kept)}
 
-    def test(scale: str, places: Mapping[Point, float]) -> None:
-        merges = ((point, merge(point, projection)) for point, projection in places.items())
-        for point, row in judge_merges(zoo, merges):
-            named = {"operator": point[0], "density": point[1], "projection": places[point]}
-            tables["test"].append({"scale": scale, **named, **row})
-
-    test("printed", projections)
     chosen = {}
     for point in (each for each in steps if multiples and each[0] not in CONTROLS):
         losses = dict.fromkeys(multiples, 0.0)
-        merges = ((multiple, merge(point, multiple)) for multiple in multiples)
-        for multiple, row in judge_merges(zoo, merges, "validation"):
+        tried = ((multiple, merge(point, multiple)) for multiple in multiples)
+        for multiple, row in judge_merges(zoo, tried, "validation"):
             losses[multiple] += row["loss"]
         chosen[point] = min(losses, key=lambda multiple: losses[multiple])
-    if chosen:
-        test("chosen", chosen)
+    for scale, places in {"printed": projections, "chosen": chosen}.items():
+        merges = ((point, merge(point, projection)) for point, projection in places.items())
+        for point, row in judge_merges(zoo, merges) if places else ():
+            named = {"operator": point[0], "density": point[1], "projection": places[point]}
+            tables["test"].append({"scale": scale, **named, **row})
     return tables
 
 

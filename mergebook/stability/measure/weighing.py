@@ -17,10 +17,9 @@ from mergebook.lab.results import Tables
 from mergebook.lab.runner import beginning_of, study
 from mergebook.stability.measure.scaling import trained_checkpoints
 from mergebook.stability.theory import estimators
-from mergebook.stability.theory.bounds import REPAIRED_DOMAIN, Losses
+from mergebook.stability.theory.bounds import REPAIRED_DOMAIN, Beginning, Losses
 from mergebook.stability.theory.steps import Training
 from mergebook.stability.theory.task_loss import task_losses
-from mergebook.stability.theory.weights import Beginning, inner_products
 from mergebook.suites.types import Zoo
 from mergelib.hashing import stable_seed
 from mergelib.statedict import StateDict
@@ -50,7 +49,19 @@ def weighing(
         equal weights and m drawn ones, by mean validation loss. ``weights``: of each ``task`` its
         ``weight``. ``test``: of each ``task`` ``accuracy`` (0..1) and ``loss`` (nats).
     """
-    known = _known(zoo, examples, parts, singles)
+    losses = [*task_losses(problem_of(zoo, examples), zoo.pretrained).values()]
+    generator = Generator().manual_seed(stable_seed("weighing", zoo.suite.seed))
+    options: dict[str, Any] = {"steps": PRODUCTS, "generator": generator}
+    curvature = [estimators.example_smoothness(loss[:singles], **options) for loss in losses]
+    noise = [estimators.gradient_noise(loss) for loss in losses]
+    sigmas = [(each.square.value**0.5, each.largest) for each in noise]
+    mean, largest = (
+        Losses(float(torch.cat(curvature).max()), sigma, 0 * sigma)  # ζ is not needed
+        for sigma in torch.tensor(sigmas, dtype=torch.float64).T
+    )
+    value = sum(float(loss.values().mean()) for loss in losses) / len(losses)
+    products = estimators.inner_products(estimators.gradient_products(losses, parts))
+    known = Beginning(value, products, mean, largest)
     sizes = torch.tensor([len(task.train) for task in zoo.suite.tasks.values()])
     training = {"optimiser": "adam", "learning_rate": learning_rate, "batch_size": batch_size}
     found = trained_checkpoints(zoo, steps, **training)
@@ -69,24 +80,6 @@ def weighing(
         judged = judge_merges(merged, _weighted(merged, weights))
         tables["test"] += [{"steps": count, "guide": guide, **row} for guide, row in judged]
     return tables
-
-
-def _known(zoo: Zoo, examples: int, parts: int, singles: int) -> Beginning:
-    """What the bound takes from θ_0."""
-    losses = [*task_losses(problem_of(zoo, examples), zoo.pretrained).values()]
-    generator = Generator().manual_seed(stable_seed("weighing", zoo.suite.seed))
-    options: dict[str, Any] = {"steps": PRODUCTS, "generator": generator}
-    curvature = [estimators.example_smoothness(loss[:singles], **options) for loss in losses]
-    noise = [estimators.gradient_noise(loss) for loss in losses]
-    smooth = float(torch.cat(curvature).max())
-    zeros = torch.zeros(len(losses), dtype=torch.float64)  # ζ is not needed
-    mean, largest = (
-        Losses(smooth, torch.tensor(values, dtype=torch.float64), zeros)
-        for values in ([each.square.value**0.5 for each in noise], [each.largest for each in noise])
-    )
-    value = sum(float(loss.values().mean()) for loss in losses) / len(losses)
-    products = inner_products(estimators.gradient_products(losses, parts))
-    return Beginning(value, products, mean, largest)
 
 
 def _searched(zoo: Zoo, tried: Sequence[int]) -> dict[str, Tensor]:

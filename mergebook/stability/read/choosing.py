@@ -27,7 +27,6 @@ from mergebook.stability.read.quadratics import (
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.quadratics import Quadratics, covered, errors
 from mergebook.stability.theory.steps import Training
-from mergebook.stability.theory.weights import least_weights
 
 Parameter = Literal["steps", "rate", "batch", "examples", "tasks"]
 Setting = Mapping[Parameter, Any]
@@ -183,28 +182,26 @@ def best_steps(tasks: Quadratics, rate: float, *, batch: int, examples: int) -> 
 
 
 def searched(
-    table: pd.DataFrame, counts: Sequence[int], *, validation: int, draws: int, examples: int = 50
+    table: pd.DataFrame, counts: Sequence[int], *, validation: int, draws: int
 ) -> pd.DataFrame:
     """Regret, by seed, of training m random ``candidates`` and keeping the best in validation."""
     rows = []
     for _, family in table.groupby(FAMILY):
         settings = family.to_dict("records")
-        seed = settings[0]["seed"]
+        seed, examples = settings[0]["seed"], settings[0]["examples"]
         tasks = pulled_tasks(own=settings[0]["own"], turned=settings[0]["turned"], seed=seed)
         generator = torch.Generator().manual_seed(seed)
         data = _draw(tasks.covariances / examples, draws, generator)
         held = tasks.centres + _draw(tasks.covariances / validation, draws, generator)
-        plans = [planned(each | {"tasks": 4, "examples": examples}) for each in settings]
-        merges = torch.stack([_merges(tasks, plan, data, generator) for plan in plans], 1)
-        away = merges[:, :, None] - held[:, None]
+        merges = [_merges(tasks, planned(each), data, generator) for each in settings]
+        away = torch.stack(merges, 1)[:, :, None] - held[:, None]
         scores = torch.einsum("mstd,tde,mste->ms", away, tasks.hessians, away)
         orders = torch.rand(scores.shape, generator=generator).argsort(1)
         exact = torch.tensor(family["truth"].to_numpy())
-        scale = settings[0]["start"]
         for count in counts:
             tried = orders[:, :count]
             kept = tried.gather(1, scores.gather(1, tried).argmin(1, keepdim=True))
-            lost = float((exact[kept].mean() - exact.min()) / scale)
+            lost = float((exact[kept].mean() - exact.min()) / settings[0]["start"])
             rows.append({"seed": seed, "candidates": count, "regret": lost})
     return pd.DataFrame(rows)
 
@@ -237,18 +234,16 @@ def weights_by(tasks: Quadratics, plan: Training, guide: Literal["truth", "repai
             return errors(tasks, other).excess
         return sum(repaired_parts(tasks, other, weighted=True).values())
 
-    return least_weights(value, len(plan.weights))
+    return bounds.least_weights(value, len(plan.weights))
 
 
-def weighed(
-    steps: Sequence[int], seeds: Sequence[int], *, rate: float, batch: int = 8, examples: int = 50
-) -> pd.DataFrame:
+def weighed(steps: Sequence[int], seeds: Sequence[int], *, rate: float) -> pd.DataFrame:
     """Excess error over that of θ_0 with uniform weights, with the bound's, and with the best."""
     rows = []
     for seed, count in product(seeds, steps):
         tasks = pulled_tasks(seed=seed)
-        plan = Training.alike(4, count, rate, batch, examples)
-        start = untouched(tasks, examples=examples)
+        plan = planned({"steps": count, "rate": rate})
+        start = untouched(tasks, examples=USUAL["examples"])
         row = {"uniform": errors(tasks, plan).excess / start}
         for guide in ("repaired", "truth"):
             chosen = replace(plan, weights=weights_by(tasks, plan, guide))

@@ -4,7 +4,7 @@ Settings and merges are those of the study `scaling`, constants those of `stabil
 pretrained model: they are known before any expert is trained. The unit is the seed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +25,10 @@ GUIDES = ("printed", "theorem_3", "best_gamma", "repaired")
 PARTS = ("optimisation", "stability")  # ε and S of Theorem 3, apart
 RIVALS = ("progress", "distance")
 DEFAULT_STEPS = 400
+FITTED = tuple(float(10**power) for power in np.arange(-1, 4.5, 0.5))  # values of L to choose from
+KEYS = ["seed", *SETTING, "steps"]
+
+Score = Callable[[pd.DataFrame], pd.Series]
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,8 @@ def totals(start: Start, plan: Training) -> dict[str, float]:
     known, smooth = start.losses, start.losses.smoothness
     pl = pl_constant(torch.tensor([start.loss]), torch.tensor([start.squared]), smooth)
     cases: dict[str, Any] = {"printed": {"own_rate": True}, "theorem_3": {}}
-    cases["best_gamma"] = {"gamma": None}
     found = {}
-    for name, case in cases.items():
+    for name, case in (cases | {"best_gamma": {"gamma": None}}).items():
         parts, free, moved = bounds.theorem_3(known, plan, start.loss, pl, **case)
         found[name] = sum(parts.values())
     opening = (start.loss, start.unbiased, start.dissimilarity)
@@ -101,12 +104,11 @@ def settings(
     θ_0‖ of the averages; ``progress`` ηK; of the experts ``distance``, the mean ‖τ_t‖, and
     validation columns on their own tasks; `GUIDES` and `PARTS`.
     """
-    keys = ["seed", *SETTING, "steps"]
     rows = merged[merged["method"] == "average"]
     measured = ["loss", "train_loss", "accuracy", "train_accuracy", "distance"]
-    table = rows.groupby(keys)[measured].mean().rename(columns={"distance": "moved"})
+    table = rows.groupby(KEYS)[measured].mean().rename(columns={"distance": "moved"})
     alone = ["distance", "validation_accuracy", "validation_loss"]
-    table = table.join(experts.groupby(keys)[alone].mean())
+    table = table.join(experts.groupby(KEYS)[alone].mean())
     table[["accuracy", "train_accuracy", "validation_accuracy"]] *= 100
     table = table.reset_index()
     table["progress"] = table["learning_rate"] * table["steps"]
@@ -120,15 +122,14 @@ def settings(
 def merged_tasks(merged: pd.DataFrame) -> int:
     """How many tasks each average of the study `scaling` merges."""
     rows = merged[merged["method"] == "average"]
-    return int(rows.groupby(["seed", *SETTING, "steps", "group"]).size().max())
+    return int(rows.groupby([*KEYS, "group"]).size().max())
 
 
 def validated(table: pd.DataFrame, merged: pd.DataFrame) -> pd.DataFrame:
     """The settings whose merges were judged on validation examples as ``merge_validation``."""
-    keys = ["seed", *SETTING, "steps"]
     rows = merged[merged["method"] == "average"]
-    means = 100 * rows.groupby(keys)["validation_accuracy"].mean()
-    return table.merge(means.rename("merge_validation").reset_index(), on=keys)
+    means = 100 * rows.groupby(KEYS)["validation_accuracy"].mean()
+    return table.merge(means.rename("merge_validation").reset_index(), on=KEYS)
 
 
 def correlations(table: pd.DataFrame) -> pd.DataFrame:
@@ -180,6 +181,57 @@ def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
     good = accuracy if value == "accuracy" else -cost("loss")
     taken = {name: good.where(each == each.min()).mean() for name, each in costs.items()}
     return pd.DataFrame({name: good.max() - mean for name, mean in taken.items()})
+
+
+# The one free constant, fitted
+
+
+def ranking(table: pd.DataFrame) -> pd.Series:
+    """How well Theorem 3 ranks each seed's `settings`: its part of `correlations`."""
+    ranks: pd.Series = correlations(table)["theorem_3"]
+    return ranks
+
+
+def choosing(table: pd.DataFrame) -> pd.Series:
+    """How well Theorem 3 chooses for each seed: minus its `regrets` in loss."""
+    return -regrets(table, "loss")["theorem_3"]
+
+
+def fitted(table: pd.DataFrame, known: Mapping[int, Start], score: Score) -> pd.DataFrame:
+    """Settings with L, the constant that the paper does not give, fitted to the other seeds.
+
+    For each seed that value of `FITTED` counts whose mean score on all other seeds is highest. So
+    the bound gets as much from other seeds as a rival gets for its direction. It is added as
+    ``smoothness``; the other guides are left out.
+    """
+    own = table.drop(columns=[name for name in GUIDES if name != "theorem_3"])
+    tables = {smooth: with_smoothness(own, known, smooth) for smooth in FITTED}
+    scores = pd.DataFrame({smooth: score(tables[smooth]) for smooth in FITTED})
+    chosen = {seed: scores.drop(seed).mean().idxmax() for seed in scores.index}
+    parts: list[pd.DataFrame] = [
+        tables[best][tables[best]["seed"] == seed] for seed, best in chosen.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def with_smoothness(table: pd.DataFrame, known: Mapping[int, Start], smooth: float) -> pd.DataFrame:
+    """Settings with Theorem 3 for another L, in closed form for equal steps and weights."""
+    of_seed = {}
+    for seed, start in known.items():
+        roots = (start.losses.noise[0], start.losses.heterogeneity[0])
+        of_seed[seed] = start.loss, start.squared, *(float(root) ** 2 for root in roots)
+    loss, squared, noise, apart = np.array([of_seed[seed] for seed in table["seed"]]).T
+    tasks = len(next(iter(known.values())).losses.noise)
+    rate, steps, batch = (table[name] for name in ("learning_rate", "steps", "batch_size"))
+    epsilon = 2 * (
+        4 * loss / (rate * steps)
+        + 4 * rate * smooth * noise / (batch * tasks)
+        + 6 * (rate * smooth) ** 2 * noise / batch * (steps - 1)
+        + 12 * (rate * smooth) ** 2 * apart * steps * (steps - 1)
+    )
+    pl = np.maximum(loss / squared, 1 / (2 * smooth))
+    total = (smooth + 1) / 2 * table["stability"] + (pl + 0.5) * epsilon
+    return table.assign(theorem_3=total, optimisation=epsilon, smoothness=smooth)
 
 
 # When to stop
@@ -234,7 +286,7 @@ def costs(
     trained = experts[(experts["share"] == 1) & (experts["steps"] > 0)]
     runs = trained.groupby(["seed", *SETTING, "task"])["steps"].max().reset_index()
     training = int((runs["steps"] * runs["batch_size"]).sum()) // seeds
-    merges = rows.groupby(["seed", *SETTING, "steps", "group"]).ngroups // seeds
+    merges = rows.groupby([*KEYS, "group"]).ngroups // seeds
     products = tasks * known["singles"] * (known["products"] // 2)
     counts = {
         "bounds": (tasks * known["pictures"], products, 0, 0),

@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from mergebook.stability.read.choosing import USUAL, planned
 from mergebook.stability.read.quadratics import pulled_tasks, untouched
 from mergebook.stability.theory.quadratics import Quadratics, covered, errors
 from mergebook.stability.theory.steps import Training, sgd
@@ -16,13 +17,7 @@ COMPARED = ("average", "fednova", "shared", "surrogate", "nearer")
 
 
 def uneven(
-    lengths: Sequence[float],
-    seeds: Sequence[int],
-    *,
-    times: float = 8.0,
-    rate: float = 0.01,
-    batch: int = 8,
-    examples: int = 50,
+    lengths: Sequence[float], seeds: Sequence[int], *, times: float = 8.0, rate: float = 0.01
 ) -> pd.DataFrame:
     """Four experts, two of which are trained ``times`` longer, over all six choices of the two.
 
@@ -36,9 +31,9 @@ def uneven(
     rows = []
     for seed, length in product(seeds, lengths):
         tasks = pulled_tasks(seed=seed)
-        start = untouched(tasks, examples=examples)
+        start = untouched(tasks, examples=USUAL["examples"])
         count = round(length / rate)
-        alike = Training.alike(4, count, rate, batch, examples)
+        alike = planned({"steps": count, "rate": rate})
         equal = errors(tasks, alike).excess / start
         values = []
         for pair in combinations(range(4), 2):
@@ -47,7 +42,7 @@ def uneven(
             counts = (paces / paces.mean() * count).round().clamp(min=1)
             plan = replace(alike, vectors=[sgd(int(own)) for own in counts])
             excess = [errors(tasks, merge).excess / start for merge in (plan, normalised(plan))]
-            values.append([*excess, *directions(tasks, plan), nearer(tasks, plan)])
+            values.append([*excess, *compared(tasks, plan)])
         means = torch.tensor(values, dtype=torch.float64).mean(0).tolist()
         named = zip(COMPARED, means, strict=True)
         rows.append({"seed": seed, "progress": length, "equal": equal} | dict(named))
@@ -59,26 +54,17 @@ def normalised(plan: Training) -> Training:
     return replace(plan, weights=plan.weights**2 / plan.surrogate[1])
 
 
-def directions(tasks: Quadratics, plan: Training) -> list[float]:
-    """Cosine of the merge's expected way with −∇f and with −∇f̃ at θ_0."""
-    way, slopes = _way(tasks, plan), -tasks.slopes(tasks.start)
-    downhill = (slopes.mean(0), plan.surrogate[1] @ slopes)
-    return [float(torch.cosine_similarity(way, each, dim=0)) for each in downhill]
-
-
-def nearer(tasks: Quadratics, plan: Training) -> bool:
-    """Whether the expected merge is nearer to the minimum of f̃ than to that of f."""
-    weighed = plan.surrogate[1][:, None, None] * tasks.hessians
-    other = torch.linalg.solve(weighed.sum(0), (weighed @ tasks.centres[..., None]).sum(0))[:, 0]
-    merged = tasks.start + _way(tasks, plan)
-    return bool((merged - other).norm() < (merged - tasks.minimum).norm())
-
-
-def _way(tasks: Quadratics, plan: Training) -> Tensor:
-    """The expected merge less θ_0."""
-    gaps = (tasks.centres - tasks.start)[..., None]
+def compared(tasks: Quadratics, plan: Training) -> list[float]:
+    """Of the expected merge: its way's cosine with −∇f and with −∇f̃ at θ_0, and ``nearer``."""
+    gaps, surrogate = (tasks.centres - tasks.start)[..., None], plan.surrogate[1]
     way: Tensor = plan.weights @ (covered(tasks, plan)[0] @ gaps)[..., 0]
-    return way
+    slopes = -tasks.slopes(tasks.start)
+    downhill = (slopes.mean(0), surrogate @ slopes)
+    weighed = surrogate[:, None, None] * tasks.hessians
+    other = torch.linalg.solve(weighed.sum(0), (weighed @ tasks.centres[..., None]).sum(0))[:, 0]
+    merged = tasks.start + way
+    nearer = (merged - other).norm() < (merged - tasks.minimum).norm()
+    return [*(float(torch.cosine_similarity(way, each, dim=0)) for each in downhill), float(nearer)]
 
 
 def limit(tasks: Quadratics, plan: Training) -> Tensor:
@@ -91,16 +77,13 @@ def limit(tasks: Quadratics, plan: Training) -> Tensor:
     return arrived[:, 0]
 
 
-def limits(
-    rates: Sequence[float], seeds: Sequence[int], *, steps: Sequence[int] = (1, 1, 8, 8)
-) -> pd.DataFrame:
-    """Optimisation error left after many rounds, over that of θ_0, without noise."""
+def limits(rates: Sequence[float], seeds: Sequence[int]) -> pd.DataFrame:
+    """Optimisation error left after many rounds of 1, 1, 8 and 8 steps, over θ_0's, no noise."""
     rows = []
     for seed, rate in product(seeds, rates):
         tasks = pulled_tasks(seed=seed)
-        ones = torch.ones(len(steps), dtype=torch.float64)
-        vectors = [sgd(count) for count in steps]
-        plan = Training(rate, vectors, ones, ones, ones / len(steps))
+        alike = Training.alike(4, 1, rate, batch=1, examples=1)
+        plan = replace(alike, vectors=[sgd(count) for count in (1, 1, 8, 8)])
         points = {"average": limit(tasks, plan), "fednova": limit(tasks, normalised(plan))}
         start = above(tasks, tasks.start)
         rows.append(

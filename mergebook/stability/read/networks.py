@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from mergebook.lab.statistics import interval, over_seeds
+from mergebook.lab.statistics import over_seeds
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.estimators import pl_constant
 from mergebook.stability.theory.steps import Training
@@ -32,14 +32,13 @@ def constants(record: Mapping[str, Any]) -> pd.DataFrame:
     gradients, points = (_placed(record[name]) for name in ("gradients", "points"))
     curvature = _placed(record["curvature"])
     single = curvature["of"] == "example"
-    points = points.assign(ratio=points["loss"] / points["squared"])
     columns = {
         "loss": points["loss"],
         "squared gradient": points["unbiased"],
         "noise": gradients["noise"],
         "heterogeneity": gradients["heterogeneity"],
         "heterogeneity, plugged in": gradients["plugged_in"],
-        "ratio": points["ratio"],
+        "ratio": points["loss"] / points["squared"],
         "curvature": curvature.loc[~single, "smoothness"],
         "curvature of an example": curvature[single].groupby(["place", "seed"])["smoothness"].max(),
     }
@@ -183,11 +182,9 @@ def fits(table: pd.DataFrame) -> pd.DataFrame:
 
 def slopes(table: pd.DataFrame) -> pd.DataFrame:
     """`fits` over seeds: ``measured`` with its 95 % ``half_width``, and the laws."""
-    rows = {}
-    for name, own in fits(table).groupby(level="sweep", sort=False):
-        mean, half = interval(own["stability"].tolist())
-        rows[name] = {"measured": mean, "half_width": half, **own[[*LAWS]].mean().to_dict()}
-    return pd.DataFrame(rows).T
+    fitted = fits(table).reset_index()
+    found = over_seeds(fitted, "sweep", "stability").rename(columns={"mean": "measured"})
+    return found.join(fitted.groupby("sweep")[[*LAWS]].mean()).rename_axis(None)
 
 
 # Merges

@@ -62,9 +62,9 @@ def errors_over_steps(
     tasks: Quadratics, steps: Sequence[int], learning_rate: float, **sizes: int
 ) -> pd.DataFrame:
     """Exact errors of equal experts' average by ``steps``; sizes are ``batch`` and ``examples``."""
-    rows = []
-    for count, plan in _plans(tasks, steps, learning_rate, **sizes).items():
-        exact = errors(tasks, plan)
+    rows, total = [], len(tasks.hessians)
+    for count in steps:
+        exact = errors(tasks, Training.alike(total, count, learning_rate, **sizes))
         rows.append((count, exact.generalisation, exact.optimisation, exact.excess))
     return pd.DataFrame(rows, columns=["steps", "generalisation", "optimisation", "excess"])
 
@@ -74,17 +74,11 @@ def bounds_over_steps(
 ) -> pd.DataFrame:
     """`TOTALS` by ``steps``, and whether the bounds are proved there, as in `errors_over_steps`."""
     rows, known = [], constants(tasks)
-    for count, plan in _plans(tasks, steps, learning_rate, **sizes).items():
+    for count in steps:
+        plan = Training.alike(len(tasks.hessians), count, learning_rate, **sizes)
         places = (bounds.in_domain(known, plan, printed=True), bounds.in_domain(known, plan))
         rows.append((count, *totals(tasks, plan).values(), *places))
     return pd.DataFrame(rows, columns=["steps", *TOTALS, "papers_domain", "domain"])
-
-
-def _plans(
-    tasks: Quadratics, steps: Sequence[int], learning_rate: float, **sizes: int
-) -> dict[int, Training]:
-    total = len(tasks.hessians)
-    return {count: Training.alike(total, count, learning_rate, **sizes) for count in steps}
 
 
 def constants(tasks: Quadratics) -> bounds.Losses:

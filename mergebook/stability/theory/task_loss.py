@@ -5,7 +5,7 @@ function of parameters and one example will do.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -59,17 +59,20 @@ class TaskLoss(Brief):
         parts = [flatten(grad(self._total)(self.point, x, y)) for x, y in self._batches()]
         return torch.stack(parts).sum(0).detach() / len(self)
 
-    def curvature(self, direction: Tensor) -> Tensor:
-        """∇²f_t(θ) v for a direction v, ``(d,)``; for several, `hessian` is faster."""
-        return self._along(self._hessians(), direction)
-
     def hessian(self) -> Product:
         """The map v ↦ ∇²f_t(θ) v, ``(d,)`` to the same.
 
         The gradient is taken once, and a product is one pass back through it; what that needs of
         all examples stays in memory for as long as the function does.
         """
-        return partial(self._along, [*self._hessians()])
+        batches = [partial(self._total, x=x, y=y) for x, y in self._batches()]
+        products = [_hessian(total, self.point) for total in batches]
+
+        def along(direction: Tensor) -> Tensor:
+            parts = unflatten(direction, self.point)
+            return torch.stack([flatten(each(parts)) for each in products]).sum(0) / len(self)
+
+        return along
 
     def example_gradients(self) -> Iterator[Tensor]:
         """∇ℓ(θ; z) of all examples, batch by batch ``(B, d)``."""
@@ -97,15 +100,6 @@ class TaskLoss(Brief):
 
     def _total(self, point: Tensors, x: Inputs, y: Tensor) -> Tensor:
         return self._losses(point, x, y).sum()
-
-    def _hessians(self) -> Iterator[Callable[[Tensors], Tensors]]:
-        """The Hessian of every batch's total loss, one after the other."""
-        for x, y in self._batches():
-            yield _hessian(partial(self._total, x=x, y=y), self.point)
-
-    def _along(self, hessians: Iterable[Callable[[Tensors], Tensors]], direction: Tensor) -> Tensor:
-        parts = unflatten(direction, self.point)
-        return torch.stack([flatten(hessian(parts)) for hessian in hessians]).sum(0) / len(self)
 
     def _batches(self) -> Iterator[tuple[Inputs, Tensor]]:
         device = next(iter(self.point.values())).device

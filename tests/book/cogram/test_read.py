@@ -30,12 +30,12 @@ def runs(**rows: tuple[str, dict[str, tuple[float, ...]]]) -> pd.DataFrame:
 @pytest.fixture
 def source() -> analysis.Source:
     fusion = runs(
-        fisher=("fisher", {"accuracy": (50.0, 50, 50), "toward_a": (0.5, 0.5, 0.5)}),
-        a=("a", {"accuracy": (60.0, 70, 80), "toward_a": (1.0, 1, 1)}),
-        b=("b", {"accuracy": (62.0, 72, 82), "toward_a": (0.0, 0, 0)}),
-        better=("better", {"accuracy": (60.0, 72, 82), "toward_a": (1.0, 0, 0)}),
-        layer=("cogram", {"accuracy": (40.0, 60, 78), "toward_a": (0.97, 0.99, 0.6)}),
-        other=("cogram", {"accuracy": (40.0, 60, 77), "toward_a": (0.97, 0.9, 0.6)}),
+        fisher=("fisher", {"accuracy": (0.5, 0.5, 0.5), "toward_a": (0.5, 0.5, 0.5)}),
+        a=("a", {"accuracy": (0.6, 0.7, 0.8), "toward_a": (1.0, 1, 1)}),
+        b=("b", {"accuracy": (0.62, 0.72, 0.82), "toward_a": (0.0, 0, 0)}),
+        better=("better", {"accuracy": (0.6, 0.72, 0.82), "toward_a": (1.0, 0, 0)}),
+        layer=("cogram", {"accuracy": (0.4, 0.6, 0.78), "toward_a": (0.97, 0.99, 0.6)}),
+        other=("cogram", {"accuracy": (0.4, 0.6, 0.77), "toward_a": (0.97, 0.9, 0.6)}),
     )
     return analysis.Source("synthetic", fusion)
 
@@ -44,7 +44,7 @@ def test_differences_are_paired_by_seed(source: analysis.Source) -> None:
     table = analysis.differences({"a - b": lambda s: s.of("a") - s.of("b")}, [source])
     assert next(iter(table.index)) == "synthetic, homogeneous, own"
     assert set(table["a - b"]) == {"-2.0 ± 0.0"}
-    with pytest.raises(ValueError, match="expected one per case and seed"):
+    with pytest.raises(ValueError, match="expected one for each data and start and seed"):
         source.of("cogram")
 
 
@@ -59,7 +59,7 @@ def test_counts_of_seeds(source: analysis.Source) -> None:
 @pytest.mark.parametrize("name", ["synthetic", "digits"])
 def test_the_files_hold_what_the_chapters_read(name: str) -> None:
     source = analysis.Source.load(name)
-    assert source.fusion["accuracy"].between(1, 100).all()
+    assert (100 * source.fusion["accuracy"]).between(1, 100).all()
     assert source.trained("a", "none").between(1, 100).all()
 
 

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 from mergebook.cart.measure import experiments as rule_studies
-from mergebook.cart.measure.convolutions import kernels
 from mergebook.cart.measure.experiments import (
     adaptation,
     baselines,
     compression,
     interference,
+    kernels,
     ranks,
     task_counts,
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mergebook.cart.measure.geometry import geometry
+from mergebook.cart.measure.surface import geometry
 from mergebook.suites.zoo import Zoo
 
 

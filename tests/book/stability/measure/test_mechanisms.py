@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from mergebook.lab.comparison import adapted, cut, examples_of, individual, merge_zoo
-from mergebook.stability.measure.mechanisms import mechanisms
+from mergebook.stability.measure.remedies import mechanisms
 from mergebook.suites.types import (
     Zoo,
 )

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from mergebook.stability.measure.merge_stability import merge_stability
+from mergebook.stability.measure.retraining import merge_stability
 from mergebook.suites.types import (
     Zoo,
 )

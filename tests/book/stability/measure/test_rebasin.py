@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
-from mergebook.stability.measure.rebasin import _compared, rebasin
+from mergebook.stability.measure.remedies import _compared, rebasin
 from mergebook.suites.models import started_anew
 from mergebook.suites.types import (
     Zoo,

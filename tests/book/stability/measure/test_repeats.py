@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from mergebook.stability.measure.repeats import repeats
+from mergebook.stability.measure.scaling import repeats
 from mergebook.suites.types import (
     Zoo,
 )

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
+from mergebook.stability.draw.explorer import aligned_tasks, as_data, terms
 from mergebook.stability.read import choosing, mixed
-from mergebook.stability.read.explorer import aligned_tasks, as_data, terms
 from mergebook.stability.read.quadratics import (
     TOTALS,
     bounds_over_steps,

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from mergebook.stability.read import fitted, guides
+from mergebook.stability.read import guides
 from mergebook.stability.read.choosing import HABIT
 from mergebook.stability.theory.bounds import Losses
 from mergebook.stability.theory.steps import Training
@@ -188,14 +188,14 @@ def test_theorem_3_in_closed_form_is_the_one_of_the_package() -> None:
         ]
         said = [guides.totals(known, plan) for plan in plans]
         given = table.assign(stability=[own["stability"] for own in said])
-        found = fitted.with_smoothness(given, start, smooth)
+        found = guides.with_smoothness(given, start, smooth)
         for name in ("theorem_3", "optimisation"):
             assert found[name].tolist() == pytest.approx([own[name] for own in said])
 
 
 def test_the_constant_is_fitted_to_other_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed 0 alone likes L = 100; what it gets is what seeds 1 and 2 like, and the reverse."""
-    monkeypatch.setattr(fitted, "FITTED", (1.0, 100.0))
+    monkeypatch.setattr(guides, "FITTED", (1.0, 100.0))
     table = measured({(4e-4, 25): [1.0] * 3}).assign(stability=1.0)
     known = {seed: guides.starts(record(), 5)[0] for seed in range(3)}
     likes = {1.0: [0.0, 1.0, 1.0], 100.0: [5.0, 0.9, 0.9]}
@@ -203,5 +203,5 @@ def test_the_constant_is_fitted_to_other_seeds(monkeypatch: pytest.MonkeyPatch) 
     def score(rows: pd.DataFrame) -> pd.Series:
         return pd.Series(likes[float(rows["smoothness"].iloc[0])])
 
-    chosen = fitted.fitted(table, known, score).groupby("seed")["smoothness"].first()
+    chosen = guides.fitted(table, known, score).groupby("seed")["smoothness"].first()
     assert chosen.tolist() == [1.0, 100.0, 100.0]

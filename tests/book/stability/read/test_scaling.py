@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from mergebook.stability.read import laws, networks
+from mergebook.stability.read import networks
 from mergebook.stability.read import scaling as sweep
 from mergebook.stability.theory import bounds
 
@@ -120,7 +120,7 @@ def test_stabilities_are_the_laws(
     before: dict[str, Any], after: dict[str, Any], printed: float
 ) -> None:
     alike = bounds.Losses(1.0, torch.ones(1), torch.ones(1))
-    first, second = (laws.stabilities({**sweep.USUAL, **own}, alike) for own in (before, after))
+    first, second = (sweep.stabilities({**sweep.USUAL, **own}, alike) for own in (before, after))
     law, repaired = (b / a for a, b in zip(first, second, strict=True))
     assert law == pytest.approx(printed)
     if "batch_size" in after:
@@ -147,11 +147,13 @@ def test_a_power_is_found_with_its_error() -> None:
     ]
     gains = pd.DataFrame(rows).assign(method="average")
     tables = {
-        "steps": pd.DataFrame({law: [1.0, 2.0, 4.0, 8.0] for law in laws.LAWS}, [25, 50, 100, 200]),
-        "share": pd.DataFrame({law: [4.0, 2.0, 1.0] for law in laws.LAWS}, [0.25, 0.5, 1.0]),
-        "batch_size": pd.DataFrame({law: [1.0, 1.0, 1.0] for law in laws.LAWS}, [8, 32, 64]),
+        "steps": pd.DataFrame(
+            {law: [1.0, 2.0, 4.0, 8.0] for law in sweep.LAWS}, [25, 50, 100, 200]
+        ),
+        "share": pd.DataFrame({law: [4.0, 2.0, 1.0] for law in sweep.LAWS}, [0.25, 0.5, 1.0]),
+        "batch_size": pd.DataFrame({law: [1.0, 1.0, 1.0] for law in sweep.LAWS}, [8, 32, 64]),
     }
-    found = laws.exponents(gains, tables)
+    found = sweep.exponents(gains, tables)
     assert found["measured"].to_dict() == pytest.approx(
         {"steps": 0.8, "share": -0.5, "batch_size": 0.0}, abs=0.01
     )

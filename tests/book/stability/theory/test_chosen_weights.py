@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from mergebook.stability.read.quadratics import constants, pulled_tasks, repaired_parts
-from mergebook.stability.theory.bounds import Losses
-from mergebook.stability.theory.estimators import squared_length
+from mergebook.stability.theory.bounds import Beginning, Losses, least_weights
+from mergebook.stability.theory.estimators import inner_products, squared_length
 from mergebook.stability.theory.quadratics import Quadratics
 from mergebook.stability.theory.steps import Training
-from mergebook.stability.theory.weights import Beginning, inner_products, least_weights
 from tests.book.stability.theory.quadratics import many
 
 

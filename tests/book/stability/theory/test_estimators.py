@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergebook.stability.theory import estimators
-from mergebook.stability.theory.adam import adam_steps, adam_weights, outside
+from mergebook.stability.theory.steps import adam_steps, adam_weights, outside
 from mergebook.stability.theory.task_loss import TaskLoss, task_losses
 from mergebook.suites.models import MLP, VisionTransformer
 from mergelib.problems.examples import Examples
@@ -71,7 +71,7 @@ def test_derivatives_of_a_quadratic() -> None:
     values = factors * torch.einsum("nd,de,ne->n", point - centres, hessian, point - centres) / 2
     torch.testing.assert_close(task.values(), values)
     direction = gaussian(4, seed=4)
-    torch.testing.assert_close(task.curvature(direction), factors.mean() * hessian @ direction)
+    torch.testing.assert_close(task.hessian()(direction), factors.mean() * hessian @ direction)
 
 
 def test_derivatives_of_a_transformer() -> None:
@@ -99,7 +99,7 @@ def test_derivatives_of_a_transformer() -> None:
     step = 1e-2
     ahead, behind = slope(point + step * direction), slope(point - step * direction)
     by_differences = (ahead - behind) / (2 * step)
-    found = task.curvature(direction)
+    found = task.hessian()(direction)
     assert float((found - by_differences).norm() / found.norm()) < 0.01
 
 
@@ -337,7 +337,7 @@ def test_models_that_cannot_be_vectorised_go_one_by_one() -> None:
         loss = task_losses(problem, layer.state_dict())["all"]
         direction = torch.ones(len(flatten(loss.point)))
         rows = loss.example_hessians(slice(1, 4))(torch.ones(3, len(direction)))
-        found[type(layer)] = [loss.values(), loss.gradient(), loss.curvature(direction), rows]
+        found[type(layer)] = [loss.values(), loss.gradient(), loss.hessian()(direction), rows]
     for ours, theirs in zip(*found.values(), strict=True):
         torch.testing.assert_close(ours, theirs)
         assert float(ours.abs().max()) > 0

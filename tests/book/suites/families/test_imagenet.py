@@ -7,7 +7,7 @@ from torch.func import functional_call, grad, vmap
 
 import mergelib as ml
 from mergebook import load_zoo
-from mergebook.cart.measure.convolutions import batch_norm
+from mergebook.cart.measure.experiments import batch_norm
 from mergebook.suites.backbones import load_backbone
 from mergebook.suites.families import family_of
 from mergebook.suites.families.imagenet import (

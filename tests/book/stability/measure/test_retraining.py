@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from mergebook.stability.theory.quadratics import Quadratics, errors
-from mergebook.stability.theory.retraining import (
+from mergebook.stability.measure.retraining import (
     draw_rows,
     measured_stability,
     replaced,
     squared_moves,
 )
+from mergebook.stability.theory.quadratics import Quadratics, errors
 from mergebook.stability.theory.steps import Training
 from mergelib.problems.examples import Examples
 
