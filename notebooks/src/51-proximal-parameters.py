@@ -113,21 +113,59 @@ for steps in (0, 1):
 # exchanged, against its own derivation. For more sources the paper has $\gamma = H^{-1} e / e^\top H^{-1} e$, which
 # is part 1 where $H$ can be inverted.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: two sources and four targets; the best point of the segment is a foot or an end. Middle: three sources, with distances to the target; the darker, the farther is their mean, and the dot is best. Right: four sources on a square of total variations, along weights (s, ½−s, s, ½−s); the cross is the weights of the paper's Eq. 12.", "name": "fig-proximal-geometry"}, "image": {"alt": "Left: targets beside the segment have their foot on it, those beyond its ends share the end. Middle: the best weights lie on the side opposite the first source, near the middle, though the first source is as near as any. Right: an upside-down parabola, highest at one quarter, zero at both ends."}}
+# %% tags=["hide-input"]
 import matplotlib.pyplot as plt
+import numpy as np
 
 from mergebook import plots
-from mergebook.sail import draw
-from mergelib.sail.proximal import interactions, proximal_weights
+from mergelib.sail.proximal import interactions, proximal_weights, squared_distances
 
+
+def feet(sources, targets, ax):  # the point of a segment that is nearest to each target
+    ax.plot(*sources.T, color=plots.GREY, lw=1.4)
+    for number, target in enumerate(targets):
+        weights = proximal_weights(*squared_distances(sources, target)).weights
+        ends = torch.stack([target, weights @ sources])
+        ax.plot(*ends.T, ":", color=plots.BLACK, lw=1.2)
+        labels = ("target", "θᴾ") if number == 0 else (None, None)
+        ax.plot(*ends[0], "*", color=plots.VERMILION, ms=11, label=labels[0])
+        ax.plot(*ends[1], "o", color=plots.BLUE, ms=7, label=labels[1])
+    for name, source in zip(("θ₁", "θ₂"), sources):
+        ax.plot(*source, "s", color=plots.BLACK, ms=6)
+        below = {"xytext": (0, -16), "textcoords": "offset points", "ha": "center"}
+        ax.annotate(name, source.tolist(), **below)
+
+
+# %% tags=["hide-input"]
+def simplex_levels(offsets, ax):  # predicted squared distance over all weights, and the best ones
+    squares, between = squared_distances(offsets, torch.zeros(offsets.shape[1]))
+    matrix = interactions(squares, between)
+    best = proximal_weights(squares, between).weights
+    corners = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.866]])
+    steps = np.linspace(0, 1, 61)
+    grid = np.array([(a, b, 1 - a - b) for a in steps for b in steps if a + b <= 1 + 1e-9])
+    values = np.einsum("ni,ij,nj->n", grid, matrix.numpy(), grid) / 2
+    ax.tricontourf(*(grid @ corners).T, values, levels=14, cmap="Blues")
+    ax.plot(*(best.numpy() @ corners), "o", color=plots.VERMILION, ms=8)
+    style = {"textcoords": "offset points", "ha": "center", "fontsize": 10}
+    for name, corner, square in zip("₁₂₃", corners, squares):
+        text, below = f"θ{name}\n{float(square) ** 0.5:.2f}", corner[1] == 0
+        ax.annotate(text, corner, xytext=(0, -26 if below else 6), **style)
+    ax.set(xlim=(-0.1, 1.1), ylim=(-0.22, 1.12))
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: two sources and four targets; the best point of the segment is a foot or an end. Middle: three sources, with distances to the target; the darker, the farther is their mean, and the dot is best. Right: four sources on a square of total variations, along weights (s, ½−s, s, ½−s); the cross is the weights of the paper's Eq. 12.", "name": "fig-proximal-geometry"}, "image": {"alt": "Left: targets beside the segment have their foot on it, those beyond its ends share the end. Middle: the best weights lie on the side opposite the first source, near the middle, though the first source is as near as any. Right: an upside-down parabola, highest at one quarter, zero at both ends."}}
 plots.use_style()
 fig, axes = plt.subplots(1, 3, figsize=(9.2, 3.4), width_ratios=(1, 1, 0.9))
 pair = torch.tensor([[0.0, 0.0], [2.0, 0.4]], dtype=torch.float64)
 targets = [[0.6, 1.0], [1.5, -0.6], [2.6, 0.9], [-0.5, 0.6]]
-draw.feet(pair, torch.tensor(targets, dtype=torch.float64), axes[0])
+feet(pair, torch.tensor(targets, dtype=torch.float64), axes[0])
 axes[0].legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2)
 three = torch.tensor([[1, 0, 0.3], [1, 0.3, 0], [-1.2, -0.1, 0.2]], dtype=torch.float64)
-draw.simplex_levels(three, axes[1])
+simplex_levels(three, axes[1])
+for ax in axes[:2]:
+    ax.set(aspect="equal")
+    ax.axis("off")
 square = torch.tensor([[0, 1, 2, 1], [1, 0, 1, 2], [2, 1, 0, 1], [1, 2, 1, 0]]) / 2
 matrix = interactions(torch.full((4,), 0.25), square.square())
 s = torch.linspace(0, 0.5, 51, dtype=torch.float64)
@@ -155,8 +193,6 @@ plt.show()
 
 
 # %% tags=["nbval-check-output"]
-from mergelib.sail.proximal import squared_distances
-
 table = squared_distances(three, torch.zeros(3))
 print("nearer, yet less:", [round(w, 2) for w in proximal_weights(*table).weights.tolist()])
 table = squared_distances(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.zeros(2))
@@ -353,7 +389,6 @@ print("tested:  ", *tested.weights.tolist(), "|", *tested.notes)
 # pretrained model, where the target is a mixture of two scripts.
 
 # %%
-import numpy as np
 import pandas as pd
 
 from mergebook import load_suite, load_zoo
@@ -371,8 +406,28 @@ perceptrons = pd.concat(runs)
 zoo = cut(load_zoo(load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE), 60)
 names = list(zoo.experts)
 pairs = list(zip(names[::2], names[1::2]))
-positions = np.linspace(-0.2, 1.2, 15).round(2)
-scripts = mixtures.pair_shares(zoo, pairs[:2] if small else pairs, SHARES, positions)
+
+# %% [markdown]
+# Of a pair of scripts, the best weight among fifteen, and what quadratic losses predict from their rise between both ends alone:
+
+# %%
+from mergelib.evaluation.loops import evaluate_many
+from mergelib.statedict import lerp
+
+positions, rows = np.linspace(-0.2, 1.2, 15).round(2), []
+for first, second in pairs[:2] if small else pairs:
+    pair = [first, second]
+    states = (zoo.experts[second], zoo.experts[first])
+    merged = ((position, lerp(*states, position)) for position in positions)
+    table = evaluate_many(zoo.model, merged, zoo.heads, zoo.suite, tasks=pair)
+    curves = table.pivot(index="candidate", columns="task", values="loss")
+    ends = curves[pair].loc[[0.0, 1.0]].to_numpy()
+    rises = (float(ends[0, 0] - ends[1, 0]), float(ends[1, 1] - ends[0, 1]))
+    for share in SHARES:
+        mixed = share * curves[first] + (1 - share) * curves[second]
+        curved = share * rises[0] / (share * rises[0] + (1 - share) * rises[1])
+        rows.append((f"{first}, {second}", share, mixed.idxmin(), curved))
+scripts = pd.DataFrame(rows, columns=["pair", "share", "loss", "curved"])
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Best weight of the first source against its share in the target, by least distance to the optimum and by least loss before and after 20 further steps, with 95 % intervals over three seeds, or over four pairs of scripts on the right.", "name": "fig-proximal-chain"}, "image": {"alt": "Least squares: both curves bend far above the diagonal. Perceptrons: about one half at all shares that are no end, with a jump to the ends and beyond; from own starts the nearest point stays near one half even at the ends, after re-basin it comes near to them. Transformer: the best weight rises along the diagonal, from below 0 to above 1."}}
 starts = dict(list(perceptrons.groupby("start")))

@@ -14,15 +14,10 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from mergebook.sail.distances import empirical_variation, total_variation
-from mergebook.suites.types import (
-    Zoo,
-)
 from mergelib.align import git_rebasin
-from mergelib.evaluation.loops import evaluate_many
 from mergelib.problems.checks import check_choice
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import oracle_gamma, proximal_weights
-from mergelib.statedict import lerp
 
 GAMMAS = tuple(np.linspace(-0.5, 1.5, 41).round(2).tolist())
 EDGES = torch.linspace(-6, 6, 25)  # of the bins of total variation
@@ -143,31 +138,6 @@ def perceptron_shares(
         row["normal"] = entries + sum(float(part.square().sum()) for part in optimum.values())
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def pair_shares(
-    zoo: Zoo, pairs: Sequence[tuple[str, str]], shares: Sequence[float], positions: Sequence[float]
-) -> pd.DataFrame:
-    """Best γ_1 on the line through two experts for their tasks in the shares ρ and 1 − ρ.
-
-    Returns:
-        Columns ``pair``, ``share``, ``loss``: the γ_1 among ``positions`` of least test loss, and
-        ``curved``: what quadratic losses predict from their rise between both ends alone.
-    """
-    rows = []
-    for first, second in pairs:
-        pair = [first, second]
-        states = (zoo.experts[second], zoo.experts[first])
-        line = ((position, lerp(*states, position)) for position in positions)
-        table = evaluate_many(zoo.model, line, zoo.heads, zoo.suite, tasks=pair)
-        curves = table.pivot(index="candidate", columns="task", values="loss")
-        ends = curves[pair].loc[[0.0, 1.0]].to_numpy()
-        rises = (float(ends[0, 0] - ends[1, 0]), float(ends[1, 1] - ends[0, 1]))
-        for share in shares:
-            mixed = share * curves[first] + (1 - share) * curves[second]
-            curved = share * rises[0] / (share * rises[0] + (1 - share) * rises[1])
-            rows.append((f"{first}, {second}", share, mixed.idxmin(), curved))
-    return pd.DataFrame(rows, columns=["pair", "share", "loss", "curved"])
 
 
 def _tasks(generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,6 @@
 Curves are those of `gamma_sweep`, one table for characters and byte pairs.
 """
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from pydoc_data.topics import topics
@@ -30,15 +29,6 @@ KERNELS = {
     "Wikipedia": "wikitext2_test-text_kernels",
 }
 nearness = partial(spirals.nearness, "tinyshakespeare-text_nearness")
-EXAMPLES = {  # of training, which appendix I.2 gives for the six sets
-    "PIQA": 7_000,
-    "HellaSwag": 70_000,
-    "Winogrande": 44_000,
-    "SciQ": 13_679,
-    "ARC-Easy": 3_779,
-    "COPA": 1_000,
-}
-BATCH, PEAK, WARMUP = 16, 4e-4, 2000  # Table 1
 
 
 def help_text() -> str:
@@ -108,10 +98,3 @@ def chosen(curves: pd.DataFrame) -> pd.DataFrame:
         for name, rival in (("over_nearest", 0.0), ("over_farther", 1.0), ("over_half", 0.5))
     }
     return table[["gamma"]].assign(**gains).reset_index()
-
-
-def paper_rate(step: int, steps: int) -> float:
-    """The rate of the paper's Table 1: linear warm-up to `PEAK`, then a half cosine, to 0."""
-    if step < WARMUP:
-        return PEAK * step / WARMUP
-    return PEAK * (1 + math.cos(math.pi * (step - WARMUP) / (steps - WARMUP))) / 2

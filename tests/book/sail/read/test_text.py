@@ -59,9 +59,3 @@ def test_distances_from_an_optimum_in_logs(monkeypatch: pytest.MonkeyPatch) -> N
     assert logs[1, "source"] == pytest.approx(1)
     assert logs[2, "source"] == pytest.approx(2)
     assert logs[2, "random"] == 0
-
-
-def test_the_papers_rate() -> None:
-    rates = [text.paper_rate(step, 6000) for step in (0, 1000, 2000, 4000, 6000)]
-    assert rates == pytest.approx([0, 2e-4, 4e-4, 2e-4, 0])
-    assert text.paper_rate(500, 875) == 1e-4, "never past the warm-up"
