@@ -64,7 +64,7 @@ def followed(load: Load) -> Iterator[Comparison]:
 
 def _aligned(load: Load) -> Iterator[Comparison]:
     """The paper's own words: on thirds by mean token value, the best γ is that by MMD²."""
-    curves, distances = load(text.swept), load(text.distances)
+    curves, distances = load(text.swept), load(text.distances).drop_duplicates()
     best, level = text.chosen(curves), flat(text.last(curves), ["tokens", "start"])
     own = distances[distances["split"] == "thirds"][["tokens", "features", "seed", "gamma"]]
     both = best.merge(own, on=["tokens", "seed"], suffixes=("", "_by_distance"))

@@ -192,16 +192,6 @@ def chain() -> pd.DataFrame:
 LINKS = ["data", "parameters", "before", "after"]
 
 
-def differences(
-    table: pd.DataFrame, reading: str, start: str, links: Sequence[str]
-) -> pd.DataFrame:
-    """Return what the first source of a reading has above the second one, by seed and link."""
-    cells = [f"{reading} {number}" for number in (1, 2)]
-    own = table[table["start"] == start]
-    wide = own.pivot(index="seed", columns=["cell", "link"], values="value")
-    return pd.DataFrame(wide[cells[0]] - wide[cells[1]])[[*links]]
-
-
 def rank_correlations(table: pd.DataFrame, start: str, links: Sequence[str]) -> pd.Series:
     """Spearman's correlation of two links over the six sources of a seed, by seed."""
     own = table[table["start"] == start]

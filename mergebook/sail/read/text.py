@@ -9,8 +9,7 @@ from pydoc_data.topics import topics
 
 import pandas as pd
 
-from mergebook.lab.results import load_table
-from mergebook.sail.read import spirals, stacked
+from mergebook.sail.read import spirals, tables
 
 SWEEPS = {
     "characters": "tinyshakespeare-gamma_sweep",
@@ -38,24 +37,20 @@ def help_text() -> str:
 
 def swept(part: str = "curves") -> pd.DataFrame:
     """A table of `gamma_sweep`, of characters and byte pairs, told apart by ``tokens``."""
-    return stacked({tokens: load_table(name, part) for tokens, name in SWEEPS.items()}, "tokens")
+    return tables(SWEEPS, part, "tokens")
 
 
-def distances() -> pd.DataFrame:
-    """MMD² of thirds, and Eq. 11, of both tables: see `swept`; starts have them in common."""
-    return swept("distances").drop_duplicates()
+distances = partial(swept, "distances")  # MMD² of thirds, and Eq. 11; starts have them in common
 
 
 def separations() -> pd.DataFrame:
     """AUC and p of thirds of two texts and of both texts, by ``parts`` (of `CLUSTERS`)."""
-    tables = {of: load_table(name, "separation") for of, name in CLUSTERS.items()}
-    return stacked(tables, "parts")
+    return tables(CLUSTERS, "separation", "parts")
 
 
 def weights_of_kernels() -> pd.DataFrame:
     """γ_1 of thirds by features, tokens and bandwidth, by Eq. 11 and by the ``printed`` formula."""
-    tables = {text: load_table(name, "distances") for text, name in KERNELS.items()}
-    table = stacked(tables, "text")
+    table = tables(KERNELS, "distances", "text")
     excess = table["first"] + table["between"] - table["second"]
     return table.assign(printed=excess / (2 * table["between"]))
 

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
+from mergebook.sail import read
 from mergebook.sail.measure import clusters
 from mergebook.sail.read import spirals, text
 
@@ -42,7 +43,7 @@ def test_rare_characters_are_left_out() -> None:
 def test_the_printed_formula_leaves_the_rest_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Points at 0, 1 and 3 of a line: D_2 is nearer to D_t, Eq. 11 is −2 and printed is 3."""
     rows = {"first": [9.0], "second": [4.0], "between": [1.0], "gamma": [-2.0]}
-    monkeypatch.setattr(text, "load_table", lambda name, part: pd.DataFrame(rows))
+    monkeypatch.setattr(read, "load_table", lambda name, part: pd.DataFrame(rows))
     found = text.weights_of_kernels()
     assert found["text"].tolist() == ["Shakespeare", "Wikipedia"]
     assert found["printed"].tolist() == [3, 3]
