@@ -107,13 +107,21 @@ from mergebook.sail import draw
 from mergebook.sail.read import arms as comparison
 from mergebook.sail.read import tuning
 
+
+def perplexities(table, ax, starts, title):
+    table = table.assign(perplexity=np.exp(table["judge"]))
+    draw.curves(table, ax, starts, "perplexity")
+    plots.log_axis(ax, (8, 10, 12, 15, 20, 30), upright=True)
+    ax.set(title=title, ylim=(7, 40))
+
+
 plots.use_style()
 way = comparison.curves(comparison.TEXT)
 way = way[way["size"] == "half wider"]
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.8), sharey=True)
 for ax, start in zip(axes, ("shared", "own")):
     shown = ("scratch", "uniform", "LiGO", "SAIL", "nearest source")
-    draw.perplexities(way[way["start"] == start], ax, shown, f"{start} start")
+    perplexities(way[way["start"] == start], ax, shown, f"{start} start")
 axes[0].set_ylabel("perplexity")
 plots.legend_outside(fig, ncols=5, fontsize=10)
 plt.show()
@@ -250,7 +258,7 @@ way = way[way["start"] == "shared"]
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.8), sharey=True)
 shown = ("scratch", "random, same scale", "SAIL", "nearest source")
 for ax, (size, part) in zip(axes, way.groupby("size")):
-    draw.perplexities(part, ax, shown, size)
+    perplexities(part, ax, shown, size)
     for goal in ("easy", "hard"):
         ax.axhline(np.exp(tuning.goals_for("GPT", size)[goal]), color=plots.GREY, lw=1, ls=":")
 axes[0].set_ylabel("perplexity")

@@ -12,18 +12,7 @@ from torch import Tensor, nn
 
 from mergebook.lab.results import load_table
 from mergebook.sail.costs import Account, Costs
-from mergebook.sail.measure.diffusion import (
-    ALIGNED,
-    ALONE,
-    EVERY,
-    GROWN,
-    RATES,
-    REPA,
-    Arm,
-    Parts,
-    arms,
-    trained,
-)
+from mergebook.sail.measure import diffusion as study
 from mergebook.sail.measure.latents import Plan, World, by_rows, quality
 from mergebook.sail.networks.diffusion.flow import draw, on_the_way
 from mergebook.sail.networks.diffusion.networks import SiT
@@ -32,13 +21,13 @@ from mergelib.training import make_optimiser, shuffled, train
 
 FILE = "vision8-diffusion-vit_small"
 ONE_RATE = f"{FILE}-one_rate"  # all trainings at 3e-3
-LONGER = f"{REPA}, equal cost"
+LONGER = f"{study.REPA}, equal cost"
 
 
 def judged(name: str = FILE) -> pd.DataFrame:
     """Table ``quality`` of a result of the study, with ``log``, the logarithm of ``frechet``."""
     table = load_table(name, "quality")
-    unit = table[table["arm"] == REPA].assign(account="cost")
+    unit = table[table["arm"] == study.REPA].assign(account="cost")
     other = table.loc[table["account"] == "A", "arm"].unique()
     alike = table[(table["account"] == "steps") & ~table["arm"].isin(other)].assign(account="A")
     return _with_log(pd.concat([table, unit, alike], ignore_index=True))
@@ -47,7 +36,7 @@ def judged(name: str = FILE) -> pd.DataFrame:
 def against_repa(name: str = FILE) -> pd.DataFrame:
     """`judged` with ``nearer``, REPA's ``log`` less the row's own, of the same seed."""
     table, keys = judged(name), ["seed", "read", "account"]
-    repa = table.loc[table["arm"] == REPA, [*keys, "log"]]
+    repa = table.loc[table["arm"] == study.REPA, [*keys, "log"]]
     both = table.merge(repa, on=keys, suffixes=("", "_repa"))
     return both.assign(nearer=both["log_repa"] - both["log"])
 
@@ -72,32 +61,34 @@ class Compared(NamedTuple):
 
 def compare(world: World, plan: Plan) -> Compared:
     """Train all arms, and judge what they draw after the last step."""
-    made = {arm.name: arm for arm in arms(world, plan)}
-    unit = made[REPA].step
+    made = {arm.name: arm for arm in study.arms(world, plan)}
+    unit = made[study.REPA].step
     costs = pd.DataFrame({name: _costs(arm, plan.steps) for name, arm in made.items()}).T / unit
-    longer = round(costs["C"].to_dict()[ALIGNED])
+    longer = round(costs["C"].to_dict()[study.ALIGNED])
     networks: dict[str, SiT] = {}
     losses: list[dict[str, Any]] = []
     judged: dict[str, dict[str, float]] = {}
     for arm in made.values():
         ends: dict[str, int] = {arm.name: plan.steps}
-        ends |= {LONGER: longer} if arm.name == REPA else {}
+        ends |= {LONGER: longer} if arm.name == study.REPA else {}
         length = max(ends.values())
-        kept, velocities = trained(arm.parts, world, arm.name, plan, ends.values(), steps=length)
+        kept, velocities = study.trained(
+            arm.parts, world, arm.name, plan, ends.values(), steps=length
+        )
         for name, step in ends.items():
             network = networks[name] = copy.deepcopy(arm.parts.network)
             network.load_state_dict(kept[step])
             judged[name] = quality(world, network, plan)
-        for step in range(EVERY, length + 1, EVERY):
-            mean = sum(velocities[step - EVERY : step]) / EVERY
+        for step in range(study.EVERY, length + 1, study.EVERY):
+            mean = sum(velocities[step - study.EVERY : step]) / study.EVERY
             losses.append({"arm": arm.name, "step": step, "velocity": mean})
     table = pd.DataFrame.from_dict(judged, orient="index")
     return Compared(networks, pd.DataFrame(losses), table, costs)
 
 
-def _costs(arm: Arm, steps: int) -> dict[str, float]:
+def _costs(arm: study.Arm, steps: int) -> dict[str, float]:
     """FLOPs of a step, and of all steps by account."""
-    costs = Costs(arm.step, *((0, arm.before) if arm.name == GROWN else (arm.before, 0)))
+    costs = Costs(arm.step, *((0, arm.before) if arm.name == study.GROWN else (arm.before, 0)))
     count = torch.tensor(float(steps))
     return {"step": arm.step, **{name: float(costs.of(count, name)) for name in get_args(Account)}}
 
@@ -148,7 +139,7 @@ def collapse(world: World, plan: Plan) -> pd.DataFrame:
 
 
 def _aligned(world: World, plan: Plan, kind: str) -> pd.DataFrame:
-    parts = Parts(world, plan.width, plan.depth)
+    parts = study.Parts(world, plan.width, plan.depth)
     represent = copy.deepcopy(world.represent).requires_grad_(kind == "trained")
     both = nn.ModuleList([parts, represent])
     generator = torch.Generator().manual_seed(world.seed)
@@ -161,11 +152,13 @@ def _aligned(world: World, plan: Plan, kind: str) -> pd.DataFrame:
         return F.mse_loss(parts.align(tokens), represent(noisy))
 
     def keep(step: int, value: float) -> None:
-        if step % EVERY == 0:
+        if step % study.EVERY == 0:
             spread = float(by_rows(represent, world.latents[:100]).std((0, 1)).mean())
             found.append({"step": step, "loss": value, "spread": spread})
 
     batches = shuffled(len(world.latents), plan.batch_size, generator, steps=plan.steps)
-    optimiser = make_optimiser(both, "adamw", {**RATES, **plan.rates}[ALONE], weight_decay=0.0)
+    optimiser = make_optimiser(
+        both, "adamw", {**study.RATES, **plan.rates}[study.ALONE], weight_decay=0.0
+    )
     train(both, batches, loss, optimiser, on_step=keep)
     return pd.DataFrame(found)
