@@ -61,11 +61,8 @@ def squares(
     samples: Sequence[Tensor], distance: Callable[[Tensor, Tensor], Tensor | float]
 ) -> Tensor:
     """Squared distance of each sample to each, ``(count, count)``, as `proximal_weights` wants."""
-    table = torch.zeros(len(samples), len(samples), dtype=torch.float64)
-    for i, own in enumerate(samples):
-        for j in range(i):
-            table[i, j] = table[j, i] = float(distance(own, samples[j])) ** 2
-    return table
+    rows = [[float(distance(own, other)) ** 2 for other in samples] for own in samples]
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 def _binned(points: Tensor) -> Tensor:
