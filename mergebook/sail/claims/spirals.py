@@ -12,8 +12,7 @@ from mergebook.ledger.checks import SEED, Role, chosen
 from mergebook.sail.claims import speeds
 from mergebook.sail.costs import ENOUGH, Account
 from mergebook.sail.measure.spirals import EPOCHS, READINGS
-from mergebook.sail.read import spirals
-from mergebook.sail.read.flatness import flat
+from mergebook.sail.read import flat, spirals
 
 NEAR_POINTS = 0.5  # of accuracy, to lose at most: "maintains"
 RANKS: dict[str, Any] = {"unit": "rank correlation", "worse": {}, "where": {}}

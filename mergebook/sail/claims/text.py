@@ -11,8 +11,7 @@ from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, Role
 from mergebook.sail.claims import speeds, spirals
 from mergebook.sail.claims.spirals import WORDS, of_best
-from mergebook.sail.read import sweeps, text
-from mergebook.sail.read.flatness import flat
+from mergebook.sail.read import flat, sweeps, text
 from mergebook.sail.read.spirals import is_near
 
 STARTS = ("shared", "own")

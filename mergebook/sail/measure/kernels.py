@@ -9,13 +9,12 @@ from itertools import product
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.sail.distances import total_variation
 from mergebook.sail.measure import text
-from mergebook.sail.measure.training import Corpus, Texts, load_corpus, planned
+from mergebook.sail.measure.training import Texts, load_corpus, planned
 from mergebook.sail.thirds import mean_thirds
 
 TOKENS = {"characters": 0, "byte pairs": 512}  # sizes of vocabularies that are learned
@@ -59,22 +58,17 @@ def mixture_weights(
     """
     corpus = load_corpus(source, planned(source.profile, plan))
     seen, fresh = text.divided(corpus, thirds=not others)
-    rows = []
+    rows, size = [], corpus.plan.vocabulary
     for share in shares:
         parts = [*seen, text.mixed(fresh, share, source.seed).train]
         found = {
             (name, f"{factor:g}"): text.weighed(corpus, parts, name, factor)["gamma"]
             for name, factor in product(text.FEATURES, factors)
         }
-        found["histogram", VARIATION] = text.first_weight(_variations(corpus, parts))
+        tokens = [corpus.blocks[rows].flatten() for rows in parts]
+        counts = torch.stack([torch.bincount(each, minlength=size) for each in tokens])
+        variations = total_variation(counts[:, None], counts[None])  # of each part and each
+        found["histogram", VARIATION] = text.first_weight(variations.square())
         for (name, kernel), gamma in found.items():
             rows.append({"share": share, "features": name, "kernel": kernel, "gamma": gamma})
     return {"weights": rows}
-
-
-def _variations(corpus: Corpus, parts: Sequence[Tensor]) -> Tensor:
-    """Squared total variation of the tokens of each part and each, ``(parts, parts)``."""
-    size = corpus.plan.vocabulary
-    counts = [torch.bincount(corpus.blocks[rows].flatten(), minlength=size) for rows in parts]
-    pooled = torch.stack(counts)
-    return total_variation(pooled[:, None], pooled[None]).square()

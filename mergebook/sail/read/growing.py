@@ -119,29 +119,6 @@ def growths(case: Case, *, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["grown", "scheme", "change", "loss", "kept"])
 
 
-def traps(case: Case) -> pd.Series:
-    """What forgetting one thing costs when a GPT is made wider by copies."""
-    source, double, uneven = case.source, gpt(64, 2, 4), gpt(48, 2, 4)
-    careful = grow(source, double)
-    sharp = {key: value.clone() for key, value in careful.items()}
-    for key, value in sharp.items():
-        if ".qkv." in key:
-            value[: 2 * len(value) // 3] *= 2**0.25  # queries and keys
-    loud = {key: 2 * v if key.startswith("norm.") else v for key, v in careful.items()}
-    widening = Widening(structure_of(uneven), _sizes(source), "replicate")
-    copied = {key: widening.apply(key, value) for key, value in source.state_dict().items()}
-    changes = {}
-    for name, model, state in (
-        ("with all care", double, careful),
-        ("no factor for queries and keys", double, sharp),
-        ("norm before the tied table as any other", double, loud),
-        ("uneven copies, 32 to 48", uneven, copied),
-    ):
-        model.load_state_dict(state)
-        changes[name] = case.change(model)
-    return pd.Series(changes)
-
-
 def _sizes(source: nn.Module) -> dict[str, int]:
     return {name: group.size for name, group in structure_of(source).groups.items()}
 

@@ -45,10 +45,12 @@ def estimated_shares(shares: Sequence[float], seeds: int, *, count: int = 400) -
         first, second = (drawn_from(share, count, generator) for share in (1, 0))
         for share in shares:
             samples = [drawn_from(share, count, generator), first, second]
+            bins = [torch.bucketize(part[:, 0].contiguous(), EDGES) for part in samples]
+            counts = [torch.bincount(each, minlength=len(EDGES) + 1) for each in bins]
             tables = {
                 "MMD² (V)": mmd_table(samples),
                 "MMD² (U)": mmd_table(samples, unbiased=True),
-                "TV of bins": squares([_binned(part) for part in samples], total_variation),
+                "TV of bins": squares(counts, total_variation),
                 "TV of atoms": squares(samples, empirical_variation),
             }
             for kind, table in tables.items():
@@ -63,11 +65,6 @@ def squares(
     """Squared distance of each sample to each, ``(count, count)``, as `proximal_weights` wants."""
     rows = [[float(distance(own, other)) ** 2 for other in samples] for own in samples]
     return torch.tensor(rows, dtype=torch.float64)
-
-
-def _binned(points: Tensor) -> Tensor:
-    places = torch.bucketize(points[:, 0].contiguous(), EDGES)
-    return torch.bincount(places, minlength=len(EDGES) + 1)
 
 
 def least_squares_shares(

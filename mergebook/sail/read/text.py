@@ -23,10 +23,6 @@ CLUSTERS = {
     "thirds of Wikipedia": "wikitext2_test-clusters",
     TWO: "tinyshakespeare-two_texts",
 }
-KERNELS = {
-    "Shakespeare": "tinyshakespeare-text_kernels",
-    "Wikipedia": "wikitext2_test-text_kernels",
-}
 nearness = partial(spirals.nearness, "tinyshakespeare-text_nearness")
 
 
@@ -46,13 +42,6 @@ distances = partial(swept, "distances")  # MMD² of thirds, and Eq. 11; starts h
 def separations() -> pd.DataFrame:
     """AUC and p of thirds of two texts and of both texts, by ``parts`` (of `CLUSTERS`)."""
     return tables(CLUSTERS, "separation", "parts")
-
-
-def weights_of_kernels() -> pd.DataFrame:
-    """γ_1 of thirds by features, tokens and bandwidth, by Eq. 11 and by the ``printed`` formula."""
-    table = tables(KERNELS, "distances", "text")
-    excess = table["first"] + table["between"] - table["second"]
-    return table.assign(printed=excess / (2 * table["between"]))
 
 
 def heights(curves: pd.DataFrame, by: Sequence[str] = ("tokens",)) -> pd.DataFrame:

@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 import torch
 
-from mergebook.sail import read
 from mergebook.sail.measure import clusters
 from mergebook.sail.read import spirals, text
 
@@ -38,16 +37,6 @@ def test_rare_characters_are_left_out() -> None:
     features = clusters.described(blocks)
     assert features["histogram"].shape == (12, 4)
     assert features["histogram"][1:].sum(1).tolist() == pytest.approx([1] * 11)
-
-
-def test_the_printed_formula_leaves_the_rest_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Points at 0, 1 and 3 of a line: D_2 is nearer to D_t, Eq. 11 is −2 and printed is 3."""
-    rows = {"first": [9.0], "second": [4.0], "between": [1.0], "gamma": [-2.0]}
-    monkeypatch.setattr(read, "load_table", lambda name, part: pd.DataFrame(rows))
-    found = text.weights_of_kernels()
-    assert found["text"].tolist() == ["Shakespeare", "Wikipedia"]
-    assert found["printed"].tolist() == [3, 3]
-    assert (found["gamma"] + found["printed"]).tolist() == [1, 1]
 
 
 def test_distances_from_an_optimum_in_logs(monkeypatch: pytest.MonkeyPatch) -> None:
