@@ -252,8 +252,11 @@ print(
 uneven = torch.diag(torch.tensor([1.0, 0.01], dtype=torch.float64))
 print("C by direction:", [round(lemma_two_constant(way, uneven), 1) for way in identity])
 
+
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: shifts of a class mean that are equally far in the data and in LDA's parameters, for variances 1 and 0.16. Right: weights of three Gaussians on a line by their distances and by their total variation, as all distances grow together; the exact weight is 0.75.", "name": "fig-proximal-lda"}, "image": {"alt": "Left: both are ellipses, flat ones for the data and much flatter ones for the parameters; they meet in one direction and differ in all others. Right: the weight by distances is a horizontal line; the one by total variation rises above it as the variation grows, and falls towards one half as it reaches one."}}
-from mergebook.sail.read.proximal import saturated
+def first_weight(first, second, between):  # part 3 of the theorem
+    return (second**2 - first**2 + between**2) / (2 * between**2)
+
 
 covariance = torch.diag(torch.tensor([1.0, 0.16], dtype=torch.float64))
 angles = torch.linspace(0, 2 * torch.pi, 200, dtype=torch.float64)
@@ -266,14 +269,21 @@ for (name, length), look in zip(lengths.items(), ("-", "--")):
         shade = plots.BLUE if name == "data" else plots.VERMILION
         axes[0].plot(*(level * ways / length), look, color=shade, label=text)
 axes[0].set(aspect="equal", xlabel="shift along x₁", ylabel="shift along x₂", ylim=(-0.6, 1.1))
-scales = torch.logspace(-2, 0.6, 60).tolist()
-table = saturated(torch.tensor([4.0, 12.0, 16.0]) / 4, scales).set_index("TV")
-axes[1].plot(table["distance"], "--", color=plots.VERMILION, label="distance of parameters")
-axes[1].plot(table["variation"], "-", color=plots.BLUE, label="total variation")
+far = torch.logspace(-2, 0.6, 60).double()[:, None] * torch.tensor([1, 3, 4])
+near = gaussian_variation(far)
+largest, exact = near.max(1).values, first_weight(*far.T)
+axes[1].plot(largest, exact, "--", color=plots.VERMILION, label="distance of parameters")
+axes[1].plot(largest, first_weight(*near.T), "-", color=plots.BLUE, label="total variation")
 axes[1].set(xlabel="largest of the three TV", ylabel="weight γ₁")
 for ax in axes:
     ax.legend(fontsize=9)
 plt.show()
+
+# %% tags=["remove-cell"]
+for distances, exact, printed in (((4.0, 12, 16), 0.75, 0.544), ((1.0, 3, 2), 1.5, 1.148)):
+    apart = torch.tensor(distances, dtype=torch.float64)
+    assert abs(float(first_weight(*apart)) - exact) < 1e-9
+    assert abs(float(first_weight(*gaussian_variation(apart))) - printed) < 1e-3
 
 # %% [markdown]
 # (proximal-saturation)=

@@ -9,36 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from mergebook.sail.distances import gaussian_variation
+from mergebook.sail.measure.text import first_weight
 from mergebook.sail.read.text import help_text
 from mergebook.sail.theory import convergence_bound, proximity_bound, start_bound
 from mergebook.sail.thirds import cut_blocks
 from mergelib.sail.divergences import mmd_table
-from mergelib.sail.proximal import oracle_gamma, proximal_weights
+from mergelib.sail.proximal import oracle_gamma
 
 BLOCK = 1024  # tokens
 PENALTY = 0.005  # λ of the logistic regression, its μ
-
-
-def saturated(distances: Tensor, scales: Sequence[float]) -> pd.DataFrame:
-    """γ_1 for Gaussians of one covariance, by Mahalanobis distances and by their total variation.
-
-    Returns:
-        A row per scale: ``distance`` (the same for all), ``variation`` and the largest ``TV``.
-    """
-    rows = []
-    for scale in scales:
-        far = scale * distances.double()
-        near = gaussian_variation(far)
-        rows.append((scale, _first(far.square()), _first(near.square()), float(near.max())))
-    return pd.DataFrame(rows, columns=["scale", "distance", "variation", "TV"])
-
-
-def _first(squares: Tensor) -> float:
-    """Affine γ_1 of squared distances in the order of `saturated`."""
-    between = torch.zeros(2, 2, dtype=torch.float64)
-    between[0, 1] = between[1, 0] = squares[2]
-    return float(proximal_weights(squares[:2], between, "affine").weights[0])
 
 
 def thirds() -> pd.DataFrame:
@@ -66,8 +45,7 @@ def thirds() -> pd.DataFrame:
         for name, rows_of in features.items():
             cuts = len(rows_of) // 3
             first, second, target = (rows_of[i * cuts : (i + 1) * cuts] for i in range(3))
-            table = mmd_table([target, first, second])
-            weight = _first(torch.stack([table[0, 1], table[0, 2], table[1, 2]]))
+            weight = first_weight(mmd_table([target, first, second]).roll((-1, -1), (0, 1)))
             rows.append((kind, name, weight, 1 - weight))  # D_1 and D_2 exchanged
     return pd.DataFrame(rows, columns=["tokens", "features", "equation_11", "printed"])
 

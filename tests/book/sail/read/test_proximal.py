@@ -98,13 +98,6 @@ def test_thirds_of_a_line_ask_for_the_nearer_source_alone() -> None:
     assert (table["equation_11"] < 0.1).all()
 
 
-def test_saturation() -> None:
-    for distances, exact, printed in (((4.0, 12, 16), 0.75, 0.544), ((1.0, 3, 2), 1.5, 1.148)):
-        table = proximal.saturated(torch.tensor(distances), [1.0])
-        assert table["distance"].item() == pytest.approx(exact)
-        assert table["variation"].item() == pytest.approx(printed, abs=1e-3)
-
-
 def test_theorem_1_holds_from_two_dimensions_on() -> None:
     table = proximal.nearer_than_random((1, 2, 3, 10), draws=50_000).set_index("d")
     assert table["printed"].iloc[0] > table["truth"].iloc[0] + 0.01
