@@ -13,14 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from mergebook.sail.distances import empirical_variation, total_variation
 from mergelib.align import git_rebasin
 from mergelib.problems.checks import check_choice
-from mergelib.sail.divergences import mmd_table
-from mergelib.sail.proximal import oracle_gamma, proximal_weights
+from mergelib.sail.proximal import oracle_gamma
 
 GAMMAS = tuple(np.linspace(-0.5, 1.5, 41).round(2).tolist())
-EDGES = torch.linspace(-6, 6, 25)  # of the bins of total variation
 STARTS = ("shared", "own", "re-basin")  # of perceptrons
 HIDDEN = 32
 EXAMPLES = 150  # of each distribution
@@ -28,35 +25,6 @@ RATE = 0.02
 
 SHAPES = {"0.weight": (HIDDEN, 2), "0.bias": (HIDDEN,), "2.weight": (1, HIDDEN), "2.bias": (1,)}
 Nets = dict[str, Tensor]  # state dicts of perceptrons of these shapes; of many, stacked
-
-
-def drawn_from(share: float, count: int, generator: torch.Generator) -> Tensor:
-    """Points ``(n, 2)`` of N((1, 0), I) with the probability ρ, and of N((−1, 0), I)."""
-    points = torch.randn(count, 2, generator=generator)
-    points[:, 0] += 2.0 * (torch.rand(count, generator=generator) < share) - 1
-    return points
-
-
-def estimated_shares(shares: Sequence[float], seeds: int, *, count: int = 400) -> pd.DataFrame:
-    """γ_1 by Eq. 11 from samples of D_1, D_2 and D*: a row per ρ, seed and kind of distance."""
-    rows = []
-    for seed in range(seeds):
-        generator = torch.Generator().manual_seed(seed)
-        first, second = (drawn_from(share, count, generator) for share in (1, 0))
-        for share in shares:
-            samples = [drawn_from(share, count, generator), first, second]
-            bins = [torch.bucketize(part[:, 0].contiguous(), EDGES) for part in samples]
-            counts = [torch.bincount(each, minlength=len(EDGES) + 1) for each in bins]
-            tables = {
-                "MMD² (V)": mmd_table(samples),
-                "MMD² (U)": mmd_table(samples, unbiased=True),
-                "TV of bins": squares(counts, total_variation),
-                "TV of atoms": squares(samples, empirical_variation),
-            }
-            for kind, table in tables.items():
-                weights = proximal_weights(table[0, 1:], table[1:, 1:], "affine").weights
-                rows.append((share, seed, kind, float(weights[0])))
-    return pd.DataFrame(rows, columns=["share", "seed", "kind", "weight"])
 
 
 def squares(

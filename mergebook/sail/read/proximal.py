@@ -1,9 +1,7 @@
 """What chapter 51 computes beside mixtures: thirds of a text, worlds for Theorems 1, 2 and 4."""
 
 from collections import Counter
-from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -11,7 +9,7 @@ from torch.nn.functional import softplus
 
 from mergebook.sail.measure.text import first_weight
 from mergebook.sail.read.text import help_text
-from mergebook.sail.theory import convergence_bound, proximity_bound, start_bound
+from mergebook.sail.theory import convergence_bound, start_bound
 from mergebook.sail.thirds import cut_blocks
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import oracle_gamma
@@ -48,25 +46,6 @@ def thirds() -> pd.DataFrame:
             weight = first_weight(mmd_table([target, first, second]).roll((-1, -1), (0, 1)))
             rows.append((kind, name, weight, 1 - weight))  # D_1 and D_2 exchanged
     return pd.DataFrame(rows, columns=["tokens", "features", "equation_11", "printed"])
-
-
-def nearer_than_random(
-    dimensions: Sequence[int], *, spread: float = 0.1, draws: int = 20_000, seed: int = 0
-) -> pd.DataFrame:
-    """Theorem 1 in an LDA world with Σ = I: P(X ≤ αY) and its bounds at α = ½, per d."""
-    generator = np.random.default_rng(seed)
-    rows = []
-    for size in dimensions:
-        far = 2 * spread**2 * generator.chisquare(size, draws)
-        random = generator.noncentral_chisquare(size, 1.0, draws)
-        mean = 2 * spread**2 * size
-        row = {"d": size, "truth": float((far <= random / 2).mean())}
-        row["printed"] = proximity_bound(mean, size, 1.0, alpha=0.5)
-        row["literal"] = proximity_bound(mean / size, size, 1.0, alpha=0.5)
-        if size > 2:
-            row["repaired"] = proximity_bound(mean, size, 1.0, alpha=0.5, form="repaired")
-        rows.append(row)
-    return pd.DataFrame(rows)
 
 
 def descents(steps: int, *, seed: int = 0) -> tuple[pd.DataFrame, dict[str, float]]:
