@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from mergebook.lab.results import load_table
 from mergebook.sail.costs import Account, Costs
@@ -16,8 +16,6 @@ from mergebook.sail.measure import diffusion as study
 from mergebook.sail.measure.latents import Plan, World, by_rows, quality
 from mergebook.sail.networks.diffusion.flow import draw, on_the_way
 from mergebook.sail.networks.diffusion.networks import SiT
-from mergebook.sail.read import stacked
-from mergelib.training import make_optimiser, shuffled, train
 
 FILE = "vision8-diffusion-vit_small"
 ONE_RATE = f"{FILE}-one_rate"  # all trainings at 3e-3
@@ -126,39 +124,3 @@ def explained(world: World, times: Sequence[float], *, rows: int = 300) -> pd.Se
         error = F.mse_loss(by_rows(world.represent, noisy), wanted)
         shares[time] = float(1 - error / wanted.var(0).mean())
     return pd.Series(shares, name="explained").rename_axis("t")
-
-
-def collapse(world: World, plan: Plan) -> pd.DataFrame:
-    """Alignment alone (Eq. 14), with f_P frozen, and with f_P trained as well.
-
-    Returns:
-        Rows of ``f_P`` (``"frozen"``, ``"trained"``), ``step``, the ``loss``, and ``spread``, the
-        standard deviation of f_P over pictures and places, a mean over features.
-    """
-    return stacked({kind: _aligned(world, plan, kind) for kind in ("frozen", "trained")}, "f_P")
-
-
-def _aligned(world: World, plan: Plan, kind: str) -> pd.DataFrame:
-    parts = study.Parts(world, plan.width, plan.depth)
-    represent = copy.deepcopy(world.represent).requires_grad_(kind == "trained")
-    both = nn.ModuleList([parts, represent])
-    generator = torch.Generator().manual_seed(world.seed)
-    found: list[dict[str, float]] = []
-
-    def loss(rows: Tensor) -> Tensor:
-        x, times = world.latents[rows], torch.rand(len(rows), generator=generator)
-        noisy = on_the_way(x, torch.randn(x.shape, generator=generator), times)
-        _, tokens = parts.network.with_tokens(noisy, times, world.labels[rows], parts.block)
-        return F.mse_loss(parts.align(tokens), represent(noisy))
-
-    def keep(step: int, value: float) -> None:
-        if step % study.EVERY == 0:
-            spread = float(by_rows(represent, world.latents[:100]).std((0, 1)).mean())
-            found.append({"step": step, "loss": value, "spread": spread})
-
-    batches = shuffled(len(world.latents), plan.batch_size, generator, steps=plan.steps)
-    optimiser = make_optimiser(
-        both, "adamw", {**study.RATES, **plan.rates}[study.ALONE], weight_decay=0.0
-    )
-    train(both, batches, loss, optimiser, on_step=keep)
-    return pd.DataFrame(found)

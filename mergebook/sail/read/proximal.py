@@ -1,51 +1,14 @@
-"""What chapter 51 computes beside mixtures: thirds of a text, worlds for Theorems 1, 2 and 4."""
-
-from collections import Counter
+"""What chapter 51 computes beside mixtures: a world for Theorem 2."""
 
 import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from mergebook.sail.measure.text import first_weight
-from mergebook.sail.read.text import help_text
 from mergebook.sail.theory import convergence_bound, start_bound
-from mergebook.sail.thirds import cut_blocks
-from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import oracle_gamma
 
-BLOCK = 1024  # tokens
 PENALTY = 0.005  # λ of the logistic regression, its μ
-
-
-def thirds() -> pd.DataFrame:
-    """γ_1 for a text cut as the paper cuts its own: D_1, D_2 and D* by rising mean token value.
-
-    Returns:
-        A row per kind of token and feature: ``equation_11`` and the ``printed`` formula of MMD.
-    """
-    text = help_text()
-    words = text.split()
-    ranks = {word: rank for rank, (word, _) in enumerate(Counter(words).most_common())}
-    tokens = {
-        "characters": torch.tensor([float(ord(sign)) for sign in text if ord(sign) < 128]),
-        "words": torch.tensor([float(ranks[word]) for word in words]),
-    }
-    rows = []
-    for kind, values in tokens.items():
-        blocks = cut_blocks(values, BLOCK)
-        blocks = blocks[blocks.mean(1).argsort()]
-        edges = values.quantile(torch.linspace(0, 1, 51)[1:-1])
-        histograms = torch.stack(
-            [torch.bincount(torch.bucketize(row, edges), minlength=50) / BLOCK for row in blocks]
-        )
-        features = {"mean": blocks.mean(1, keepdim=True), "histogram": histograms, "values": blocks}
-        for name, rows_of in features.items():
-            cuts = len(rows_of) // 3
-            first, second, target = (rows_of[i * cuts : (i + 1) * cuts] for i in range(3))
-            weight = first_weight(mmd_table([target, first, second]).roll((-1, -1), (0, 1)))
-            rows.append((kind, name, weight, 1 - weight))  # D_1 and D_2 exchanged
-    return pd.DataFrame(rows, columns=["tokens", "features", "equation_11", "printed"])
 
 
 def descents(steps: int, *, seed: int = 0) -> tuple[pd.DataFrame, dict[str, float]]:

@@ -83,13 +83,6 @@ def test_matching_finds_the_order_of_hidden_units() -> None:
     assert all(torch.equal(matched[key], part) for key, part in net.items())
 
 
-def test_thirds_of_a_line_ask_for_the_nearer_source_alone() -> None:
-    table = proximal.thirds()
-    assert len(table) == 6
-    assert (table["equation_11"] + table["printed"]).to_numpy() == pytest.approx(np.ones(6))
-    assert (table["equation_11"] < 0.1).all()
-
-
 def test_descents_stay_below_theorem_2_and_save_a_number_of_steps() -> None:
     table, known = proximal.descents(60)
     assert (table["excess"] <= table["bound"] * (1 + 1e-9)).all()
