@@ -219,12 +219,8 @@ def apart(
 ) -> Iterator[dict[str, Any]]:
     """Squared distances to an optimum, of both sources and of random weights."""
     for source, state in enumerate(pair, 1):
-        yield {
-            "source": source,
-            "parameters": _squared(state, optimum),
-            "random": _squared(random, optimum),
+        lengths = {"parameters": state, "random": random}
+        yield {"source": source} | {
+            name: float((flatten(point) - flatten(optimum)).square().sum())
+            for name, point in lengths.items()
         }
-
-
-def _squared(first: StateDict, second: StateDict) -> float:
-    return float((flatten(first) - flatten(second)).square().sum())

@@ -28,7 +28,8 @@ def judged(name: str = FILE) -> pd.DataFrame:
     unit = table[table["arm"] == study.REPA].assign(account="cost")
     other = table.loc[table["account"] == "A", "arm"].unique()
     alike = table[(table["account"] == "steps") & ~table["arm"].isin(other)].assign(account="A")
-    return _with_log(pd.concat([table, unit, alike], ignore_index=True))
+    table = pd.concat([table, unit, alike], ignore_index=True)
+    return table.assign(log=np.log(table["frechet"]))
 
 
 def against_repa(name: str = FILE) -> pd.DataFrame:
@@ -41,10 +42,7 @@ def against_repa(name: str = FILE) -> pd.DataFrame:
 
 def floor() -> pd.DataFrame:
     """Table ``floor`` without the rows that runs of single arms repeat."""
-    return _with_log(load_table(FILE, "floor").drop_duplicates())
-
-
-def _with_log(table: pd.DataFrame) -> pd.DataFrame:
+    table = load_table(FILE, "floor").drop_duplicates()
     return table.assign(log=np.log(table["frechet"]))
 
 
