@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mergebook.sail.networks.unlabelled.probing import linear_classifier
 from mergelib.sail.divergences import checked_samples
 
 
@@ -100,17 +101,13 @@ def classifier_auc(
     neighbouring rows of a text stay together. ``given`` is a statistic of each row whose cubic
     effect is removed; it is fitted on training folds only, as a fit on all rows would bias tests.
     """
-    from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import KFold
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
 
     samples = [rows.numpy() for rows in checked_samples([first, second])]
     scores = []
     splits = [list(KFold(folds).split(rows)) for rows in samples]
     for (train, test), (other_train, other_test) in zip(*splits, strict=True):
-        model = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
         inputs = np.concatenate([samples[0][train], samples[1][other_train]])
         held_out = np.concatenate([samples[0][test], samples[1][other_test]])
         if given is not None:
@@ -118,8 +115,8 @@ def classifier_auc(
             others = torch.cat([given[0][test], given[1][other_test]])
             pairs = (torch.from_numpy(inputs), fitted), (torch.from_numpy(held_out), others)
             inputs, held_out = (rest.numpy() for rest in residuals(*pairs))
-        model.fit(inputs, np.repeat([0, 1], [len(train), len(other_train)]))
-        values = model.decision_function(held_out)
+        labels = np.repeat([0, 1], [len(train), len(other_train)])
+        values = linear_classifier().fit(inputs, labels).decision_function(held_out)
         scores.append(roc_auc_score(np.repeat([0, 1], [len(test), len(other_test)]), values))
     return float(np.mean(scores))
 

@@ -1,18 +1,11 @@
-"""What several figures of SAIL's chapters draw: starts of larger networks, and three sources."""
+"""What several figures of SAIL's chapters draw: starts of larger networks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from mergebook import plots
-from mergebook.lab.statistics import over_seeds
-from mergebook.sail.read.arms import speed_ups
-from mergebook.sail.read.reached import bounded
-from mergelib.sail.proximal import interactions, proximal_weights, squared_distances
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,15 +20,12 @@ ARMS = {
     "uniform": ("uniform average", plots.SKY, "--"),
 }
 PICTURED = ("scratch", "nearest source", "farther source", "SAIL")
-MARKS = {"SAIL": "o", "nearest source": "D", "farther source": "s", "uniform": "^"}
 STARTS = {"shared": ("shared", plots.BLUE, "o"), "own": ("own", plots.VERMILION, "s")}
 COUNTED = {
     "A": ("A: retraining alone", plots.SKY, "o"),
     "B": ("B: and what the start takes", plots.BLUE, "D"),
     "C": ("C: and the sources", plots.VERMILION, "s"),
 }
-PERPLEXITIES = (8, 10, 12, 15, 20, 30)  # that are written on an axis
-CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.866]])
 
 
 def curves(
@@ -45,37 +35,6 @@ def curves(
     looks = {arm: ARMS[arm] for arm in arms}
     plots.series(ax, table, x="step", y=value, by="arm", looks=looks, band=True, lw=1.6)
     ax.set(xlabel="steps")
-
-
-def perplexities(table: pd.DataFrame, ax: "Axes", arms: Sequence[str], title: str) -> None:
-    """`curves` of the exponential of the loss, on a logarithmic axis."""
-    curves(table.assign(perplexity=np.exp(table["judge"])), ax, arms, "perplexity")
-    plots.log_axis(ax, PERPLEXITIES, upright=True)
-    ax.set(title=title, ylim=(7, 40))
-
-
-def by_target(
-    table: pd.DataFrame, names: Mapping[tuple[str, str], str], arms: Sequence[str], ax: "Axes"
-) -> None:
-    """log₂ speed-ups over scratch (account A, hard goal), by target and size; open ones are bounds.
-
-    ``names`` maps target and size to what is written below, in order.
-    """
-    words = [*names.values()]
-    for shift, arm in zip((-0.2, 0.0, 0.2), arms, strict=True):
-        rows = speed_ups(table, "hard", "A", arm)
-        rows = rows.assign(
-            place=[names[pair] for pair in zip(rows.target, rows["size"], strict=True)]
-        )
-        found, (text, shade, _) = over_seeds(rows, "place", "speed"), ARMS[arm]
-        bound = bounded(rows, "place")[found.index]
-        ax.plot([], [], MARKS[arm], color=shade, ms=5, label=text)
-        for fill, part in ((shade, found[~bound]), ("white", found[bound])):
-            look = ("", shade, MARKS[arm])
-            plots.dots(ax, part, look, words, shift=shift, upright=True, mfc=fill, ms=5, capsize=2)
-    ax.axhline(0, color=plots.BLACK, lw=1)
-    ax.set_xticks(range(len(words)), words, rotation=40, ha="right", fontsize=10)
-    ax.set_ylabel("log₂ speed-up")
 
 
 def accounts(table: pd.DataFrame, ax: "Axes") -> None:
@@ -101,39 +60,3 @@ def ends(table: pd.DataFrame, ax: "Axes") -> None:
     plots.intervals(ax, rows, value="above", at="arm", **style)
     ax.axvline(0, color=plots.BLACK, lw=1, ls=":")
     ax.set(xlabel="nats above the nearest source")
-
-
-def feet(sources: Tensor, targets: Tensor, ax: "Axes") -> None:
-    """Two sources, and targets with the point of the segment that is nearest to each."""
-    ax.plot(*sources.T, color=plots.GREY, lw=1.4)
-    for number, target in enumerate(targets):
-        weights = proximal_weights(*squared_distances(sources, target)).weights
-        ends = torch.stack([target, weights @ sources])
-        ax.plot(*ends.T, ":", color=plots.BLACK, lw=1.2)
-        labels = ("target", "θᴾ") if number == 0 else (None, None)
-        ax.plot(*ends[0], "*", color=plots.VERMILION, ms=11, label=labels[0])
-        ax.plot(*ends[1], "o", color=plots.BLUE, ms=7, label=labels[1])
-    for name, source in zip(("θ₁", "θ₂"), sources, strict=True):
-        ax.plot(*source, "s", color=plots.BLACK, ms=6)
-        ax.annotate(name, source.tolist(), xytext=(0, -16), textcoords="offset points", ha="center")
-    ax.set(aspect="equal")
-    ax.axis("off")
-
-
-def simplex_levels(offsets: Tensor, ax: "Axes") -> None:
-    """Predicted squared distance over all weights of three sources, and the best weights."""
-    squares, between = squared_distances(offsets, torch.zeros(offsets.shape[1]))
-    matrix = interactions(squares, between)
-    best = proximal_weights(squares, between).weights
-    steps = np.linspace(0, 1, 61)
-    grid = np.array([(a, b, 1 - a - b) for a in steps for b in steps if a + b <= 1 + 1e-9])
-    values = np.einsum("ni,ij,nj->n", grid, matrix.numpy(), grid) / 2
-    across, up = (grid @ CORNERS).T
-    ax.tricontourf(across, up, values, levels=14, cmap="Blues")
-    ax.plot(*(best.numpy() @ CORNERS), "o", color=plots.VERMILION, ms=8)
-    style: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 10}
-    for name, corner, square in zip("₁₂₃", CORNERS, squares, strict=True):
-        text, below = f"θ{name}\n{float(square) ** 0.5:.2f}", corner[1] == 0
-        ax.annotate(text, corner, xytext=(0, -26 if below else 6), **style)
-    ax.set(aspect="equal", xlim=(-0.1, 1.1), ylim=(-0.22, 1.12))
-    ax.axis("off")

@@ -145,8 +145,39 @@ for name, more in {
 # to use $R$. Fourth, the **fused** matrix of queries, keys and values has an axis of $3 \times$ heads $\times$ size, whose three parts and heads are
 # grown each by itself. The largest change of a logit, over the largest logit, in our GPT:
 
-# %%
-growing.traps(cases["GPT"]).map("{:.1e}".format).to_frame("change")
+# %% tags=["hide-input"]
+import pandas as pd
+
+from mergelib.sail.growth.width import Widening
+from mergelib.structure import structure_of
+
+case, double, uneven = cases["GPT"], growing.gpt(64, 2, 4), growing.gpt(48, 2, 4)
+careful = ml.grow(small, double)
+sharp = {key: value.clone() for key, value in careful.items()}
+for key, value in sharp.items():
+    if ".qkv." in key:
+        value[: 2 * len(value) // 3] *= 2**0.25  # queries and keys
+loud = {key: 2 * v if key.startswith("norm.") else v for key, v in careful.items()}
+sizes = {name: group.size for name, group in structure_of(small).groups.items()}
+widening = Widening(structure_of(uneven), sizes, "replicate")
+copied = {key: widening.apply(key, value) for key, value in small.state_dict().items()}
+traps = {
+    "with all care": (double, careful),
+    "no factor for queries and keys": (double, sharp),
+    "norm before the tied table as any other": (double, loud),
+    "uneven copies, 32 to 48": (uneven, copied),
+}
+for name, (net, state) in traps.items():
+    net.load_state_dict(state)
+    traps[name] = case.change(net)
+pd.Series(traps).map("{:.1e}".format).to_frame("change")
+
+# %% tags=["remove-cell"]
+exact, sharp, loud, copied = traps.values()
+assert exact < 1e-5
+assert abs(loud - 1) < 1e-5, "twice the logits"
+if PROFILE != "smoke":
+    assert min(sharp, copied) > 0.3
 
 # %% [markdown]
 # ## Any width: pad with the mean
@@ -221,7 +252,6 @@ print("the same after growing:", torch.allclose(*grown, atol=1e-6))
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Share of what the source has learned that a network has right after growing, on test data, one seed. Values below −1 are drawn at −1; schemes that do not fit a family are left out. Left: wider, MLP and ResNet from 64 to 96 and 8 to 12, the GPT from 32 to 64. Right: deeper.", "name": "fig-growing-kept"}, "image": {"alt": "Left: replicate and mean keep everything in all three families; svd keeps all of the MLP and the ResNet and about four fifths of the GPT; interpolate keeps two thirds to three quarters of the MLP and the GPT, and the ResNet is above 1; svd with random factors keeps nothing, and is far below a random start on the GPT and the ResNet. Right: identity keeps everything; stack, interlace and interpolate keep almost nothing of the MLP and the GPT, and stack is far below a random start on the ResNet, where interlace and interpolate keep a part."}}
 import matplotlib.pyplot as plt
-import pandas as pd
 
 from mergebook import plots
 

@@ -113,21 +113,59 @@ for steps in (0, 1):
 # exchanged, against its own derivation. For more sources the paper has $\gamma = H^{-1} e / e^\top H^{-1} e$, which
 # is part 1 where $H$ can be inverted.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: two sources and four targets; the best point of the segment is a foot or an end. Middle: three sources, with distances to the target; the darker, the farther is their mean, and the dot is best. Right: four sources on a square of total variations, along weights (s, ½−s, s, ½−s); the cross is the weights of the paper's Eq. 12.", "name": "fig-proximal-geometry"}, "image": {"alt": "Left: targets beside the segment have their foot on it, those beyond its ends share the end. Middle: the best weights lie on the side opposite the first source, near the middle, though the first source is as near as any. Right: an upside-down parabola, highest at one quarter, zero at both ends."}}
+# %% tags=["hide-input"]
 import matplotlib.pyplot as plt
+import numpy as np
 
 from mergebook import plots
-from mergebook.sail import draw
-from mergelib.sail.proximal import interactions, proximal_weights
+from mergelib.sail.proximal import interactions, proximal_weights, squared_distances
 
+
+def feet(sources, targets, ax):  # the point of a segment that is nearest to each target
+    ax.plot(*sources.T, color=plots.GREY, lw=1.4)
+    for number, target in enumerate(targets):
+        weights = proximal_weights(*squared_distances(sources, target)).weights
+        ends = torch.stack([target, weights @ sources])
+        ax.plot(*ends.T, ":", color=plots.BLACK, lw=1.2)
+        labels = ("target", "θᴾ") if number == 0 else (None, None)
+        ax.plot(*ends[0], "*", color=plots.VERMILION, ms=11, label=labels[0])
+        ax.plot(*ends[1], "o", color=plots.BLUE, ms=7, label=labels[1])
+    for name, source in zip(("θ₁", "θ₂"), sources):
+        ax.plot(*source, "s", color=plots.BLACK, ms=6)
+        below = {"xytext": (0, -16), "textcoords": "offset points", "ha": "center"}
+        ax.annotate(name, source.tolist(), **below)
+
+
+# %% tags=["hide-input"]
+def simplex_levels(offsets, ax):  # predicted squared distance over all weights, and the best ones
+    squares, between = squared_distances(offsets, torch.zeros(offsets.shape[1]))
+    matrix = interactions(squares, between)
+    best = proximal_weights(squares, between).weights
+    corners = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, 0.866]])
+    steps = np.linspace(0, 1, 61)
+    grid = np.array([(a, b, 1 - a - b) for a in steps for b in steps if a + b <= 1 + 1e-9])
+    values = np.einsum("ni,ij,nj->n", grid, matrix.numpy(), grid) / 2
+    ax.tricontourf(*(grid @ corners).T, values, levels=14, cmap="Blues")
+    ax.plot(*(best.numpy() @ corners), "o", color=plots.VERMILION, ms=8)
+    style = {"textcoords": "offset points", "ha": "center", "fontsize": 10}
+    for name, corner, square in zip("₁₂₃", corners, squares):
+        text, below = f"θ{name}\n{float(square) ** 0.5:.2f}", corner[1] == 0
+        ax.annotate(text, corner, xytext=(0, -26 if below else 6), **style)
+    ax.set(xlim=(-0.1, 1.1), ylim=(-0.22, 1.12))
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: two sources and four targets; the best point of the segment is a foot or an end. Middle: three sources, with distances to the target; the darker, the farther is their mean, and the dot is best. Right: four sources on a square of total variations, along weights (s, ½−s, s, ½−s); the cross is the weights of the paper's Eq. 12.", "name": "fig-proximal-geometry"}, "image": {"alt": "Left: targets beside the segment have their foot on it, those beyond its ends share the end. Middle: the best weights lie on the side opposite the first source, near the middle, though the first source is as near as any. Right: an upside-down parabola, highest at one quarter, zero at both ends."}}
 plots.use_style()
 fig, axes = plt.subplots(1, 3, figsize=(9.2, 3.4), width_ratios=(1, 1, 0.9))
 pair = torch.tensor([[0.0, 0.0], [2.0, 0.4]], dtype=torch.float64)
 targets = [[0.6, 1.0], [1.5, -0.6], [2.6, 0.9], [-0.5, 0.6]]
-draw.feet(pair, torch.tensor(targets, dtype=torch.float64), axes[0])
+feet(pair, torch.tensor(targets, dtype=torch.float64), axes[0])
 axes[0].legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2)
 three = torch.tensor([[1, 0, 0.3], [1, 0.3, 0], [-1.2, -0.1, 0.2]], dtype=torch.float64)
-draw.simplex_levels(three, axes[1])
+simplex_levels(three, axes[1])
+for ax in axes[:2]:
+    ax.set(aspect="equal")
+    ax.axis("off")
 square = torch.tensor([[0, 1, 2, 1], [1, 0, 1, 2], [2, 1, 0, 1], [1, 2, 1, 0]]) / 2
 matrix = interactions(torch.full((4,), 0.25), square.square())
 s = torch.linspace(0, 0.5, 51, dtype=torch.float64)
@@ -155,8 +193,6 @@ plt.show()
 
 
 # %% tags=["nbval-check-output"]
-from mergelib.sail.proximal import squared_distances
-
 table = squared_distances(three, torch.zeros(3))
 print("nearer, yet less:", [round(w, 2) for w in proximal_weights(*table).weights.tolist()])
 table = squared_distances(torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.zeros(2))
@@ -216,8 +252,11 @@ print(
 uneven = torch.diag(torch.tensor([1.0, 0.01], dtype=torch.float64))
 print("C by direction:", [round(lemma_two_constant(way, uneven), 1) for way in identity])
 
+
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: shifts of a class mean that are equally far in the data and in LDA's parameters, for variances 1 and 0.16. Right: weights of three Gaussians on a line by their distances and by their total variation, as all distances grow together; the exact weight is 0.75.", "name": "fig-proximal-lda"}, "image": {"alt": "Left: both are ellipses, flat ones for the data and much flatter ones for the parameters; they meet in one direction and differ in all others. Right: the weight by distances is a horizontal line; the one by total variation rises above it as the variation grows, and falls towards one half as it reaches one."}}
-from mergebook.sail.read.proximal import saturated
+def first_weight(first, second, between):  # part 3 of the theorem
+    return (second**2 - first**2 + between**2) / (2 * between**2)
+
 
 covariance = torch.diag(torch.tensor([1.0, 0.16], dtype=torch.float64))
 angles = torch.linspace(0, 2 * torch.pi, 200, dtype=torch.float64)
@@ -230,14 +269,21 @@ for (name, length), look in zip(lengths.items(), ("-", "--")):
         shade = plots.BLUE if name == "data" else plots.VERMILION
         axes[0].plot(*(level * ways / length), look, color=shade, label=text)
 axes[0].set(aspect="equal", xlabel="shift along x₁", ylabel="shift along x₂", ylim=(-0.6, 1.1))
-scales = torch.logspace(-2, 0.6, 60).tolist()
-table = saturated(torch.tensor([4.0, 12.0, 16.0]) / 4, scales).set_index("TV")
-axes[1].plot(table["distance"], "--", color=plots.VERMILION, label="distance of parameters")
-axes[1].plot(table["variation"], "-", color=plots.BLUE, label="total variation")
+far = torch.logspace(-2, 0.6, 60).double()[:, None] * torch.tensor([1, 3, 4])
+near = gaussian_variation(far)
+largest, exact = near.max(1).values, first_weight(*far.T)
+axes[1].plot(largest, exact, "--", color=plots.VERMILION, label="distance of parameters")
+axes[1].plot(largest, first_weight(*near.T), "-", color=plots.BLUE, label="total variation")
 axes[1].set(xlabel="largest of the three TV", ylabel="weight γ₁")
 for ax in axes:
     ax.legend(fontsize=9)
 plt.show()
+
+# %% tags=["remove-cell"]
+for distances, exact, printed in (((4.0, 12, 16), 0.75, 0.544), ((1.0, 3, 2), 1.5, 1.148)):
+    apart = torch.tensor(distances, dtype=torch.float64)
+    assert abs(float(first_weight(*apart)) - exact) < 1e-9
+    assert abs(float(first_weight(*gaussian_variation(apart))) - printed) < 1e-3
 
 # %% [markdown]
 # (proximal-saturation)=
@@ -275,11 +321,42 @@ plt.show()
 #
 # From 400 samples of each distribution, two Gaussians at the distance 2:
 
-# %%
-from mergebook.sail.read.mixtures import estimated_shares
+# %% tags=["hide-input"]
+import pandas as pd
 
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-estimates = estimated_shares(SHARES, 3 if PROFILE == "smoke" else 10)
+from mergebook.sail.distances import empirical_variation, total_variation
+from mergebook.sail.read import mixtures
+from mergelib.sail.divergences import mmd_table
+
+
+def drawn_from(share, generator):  # which of the two each point comes from is drawn, too
+    points = torch.randn(400, 2, generator=generator)
+    points[:, 0] += 2.0 * (torch.rand(400, generator=generator) < share) - 1
+    return points
+
+
+def estimated_by(samples):  # squared distances of the target's, the first and the second samples
+    edges = torch.linspace(-6, 6, 25)
+    places = [torch.bucketize(part[:, 0].contiguous(), edges) for part in samples]
+    counts = [torch.bincount(each, minlength=26) for each in places]
+    return {
+        "MMD² (V)": mmd_table(samples),
+        "MMD² (U)": mmd_table(samples, unbiased=True),
+        "TV of bins": mixtures.squares(counts, total_variation),
+        "TV of atoms": mixtures.squares(samples, empirical_variation),
+    }
+
+
+# %%
+SHARES, rows = (0.0, 0.25, 0.5, 0.75, 1.0), []
+for seed in range(3 if PROFILE == "smoke" else 10):
+    generator = torch.Generator().manual_seed(seed)
+    pair = [drawn_from(share, generator) for share in (1, 0)]
+    for share in SHARES:
+        for kind, table in estimated_by([drawn_from(share, generator), *pair]).items():
+            weights = proximal_weights(table[0, 1:], table[1:, 1:], "affine").weights
+            rows.append((share, kind, float(weights[0])))
+estimates = pd.DataFrame(rows, columns=["share", "kind", "weight"])
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Weights estimated from samples against the share that is true, mean and range of 95 % of ten seeds.", "name": "fig-proximal-estimates"}, "image": {"alt": "Both estimates of MMD and the total variation of bins lie on the diagonal with ranges of a tenth. The total variation of atoms is one half everywhere."}}
 looks = {
@@ -353,12 +430,8 @@ print("tested:  ", *tested.weights.tolist(), "|", *tested.notes)
 # pretrained model, where the target is a mixture of two scripts.
 
 # %%
-import numpy as np
-import pandas as pd
-
 from mergebook import load_suite, load_zoo
 from mergebook.lab.comparison import cut
-from mergebook.sail.read import mixtures
 
 small = PROFILE == "smoke"
 squares = mixtures.least_squares_shares(SHARES, same_inputs=False, seed=SEED)
@@ -371,8 +444,28 @@ perceptrons = pd.concat(runs)
 zoo = cut(load_zoo(load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE), 60)
 names = list(zoo.experts)
 pairs = list(zip(names[::2], names[1::2]))
-positions = np.linspace(-0.2, 1.2, 15).round(2)
-scripts = mixtures.pair_shares(zoo, pairs[:2] if small else pairs, SHARES, positions)
+
+# %% [markdown]
+# Of a pair of scripts, the best weight among fifteen, and what quadratic losses predict from their rise between both ends alone:
+
+# %%
+from mergelib.evaluation.loops import evaluate_many
+from mergelib.statedict import lerp
+
+positions, rows = np.linspace(-0.2, 1.2, 15).round(2), []
+for first, second in pairs[:2] if small else pairs:
+    pair = [first, second]
+    states = (zoo.experts[second], zoo.experts[first])
+    merged = ((position, lerp(*states, position)) for position in positions)
+    table = evaluate_many(zoo.model, merged, zoo.heads, zoo.suite, tasks=pair)
+    curves = table.pivot(index="candidate", columns="task", values="loss")
+    ends = curves[pair].loc[[0.0, 1.0]].to_numpy()
+    rises = (float(ends[0, 0] - ends[1, 0]), float(ends[1, 1] - ends[0, 1]))
+    for share in SHARES:
+        mixed = share * curves[first] + (1 - share) * curves[second]
+        curved = share * rises[0] / (share * rises[0] + (1 - share) * rises[1])
+        rows.append((f"{first}, {second}", share, mixed.idxmin(), curved))
+scripts = pd.DataFrame(rows, columns=["pair", "share", "loss", "curved"])
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Best weight of the first source against its share in the target, by least distance to the optimum and by least loss before and after 20 further steps, with 95 % intervals over three seeds, or over four pairs of scripts on the right.", "name": "fig-proximal-chain"}, "image": {"alt": "Least squares: both curves bend far above the diagonal. Perceptrons: about one half at all shares that are no end, with a jump to the ends and beyond; from own starts the nearest point stays near one half even at the ends, after re-basin it comes near to them. Transformer: the best weight rises along the diagonal, from below 0 to above 1."}}
 starts = dict(list(perceptrons.groupby("start")))
@@ -451,13 +544,32 @@ assert (abs(same["loss"] - same["share"]) < 1e-9).all()
 # text of Python's own language help:
 
 # %%
-from mergebook.sail.read.proximal import thirds
+from collections import Counter
 
-cuts = thirds()
+from mergebook.sail.read.text import help_text
+from mergebook.sail.thirds import cut_blocks
+
+words = help_text().split()
+ranks = {word: rank for rank, (word, _) in enumerate(Counter(words).most_common())}
+signs = torch.tensor([float(ord(sign)) for sign in help_text() if ord(sign) < 128])
+tokens, rows = {"characters": signs, "words": torch.tensor([float(ranks[w]) for w in words])}, []
+for kind, values in tokens.items():
+    blocks = cut_blocks(values, 1024)
+    blocks = blocks[blocks.mean(1).argsort()]
+    places = torch.bucketize(blocks, values.quantile(torch.linspace(0, 1, 51)[1:-1]))
+    shares = torch.stack([torch.bincount(row, minlength=50) / 1024 for row in places])
+    features = {"mean": blocks.mean(1, keepdim=True), "histogram": shares, "values": blocks}
+    for name, table in features.items():
+        first, second, target, *_ = table.split(len(table) // 3)
+        squares = mmd_table([target, first, second])
+        weight = float(proximal_weights(squares[0, 1:], squares[1:, 1:], "affine").weights[0])
+        rows.append((kind, name, weight, 1 - weight))  # D_1 and D_2 exchanged
+cuts = pd.DataFrame(rows, columns=["tokens", "features", "equation_11", "printed"])
 print(cuts.round(2).to_string(index=False))
 
 # %% tags=["remove-cell"]
-assert cuts["equation_11"].between(-0.5, 0.2).all()
+assert len(cuts) == 6
+assert cuts["equation_11"].between(-0.5, 0.1).all()
 assert (cuts["printed"] > 0.8).all()
 
 # %% [markdown]
@@ -559,8 +671,8 @@ if (PROFILE, SEED) == ("default", 0):
 # In the middle of the figure is logistic regression with a penalty, labels from two sources mixed evenly:
 
 # %%
-from mergebook.sail.measure.risk import risks
-from mergebook.sail.read.proximal import descents, nearer_than_random
+from mergebook.sail.measure.risk import risk
+from mergebook.sail.read.proximal import descents
 from mergebook.sail.theory import steps_saved
 
 paths, known = descents(200, seed=SEED)
@@ -644,9 +756,21 @@ for kappa in (1, 3, 10, round(known["L"] / known["mu"])):
 # ```
 
 # %%
-nearer = nearer_than_random((1, 2, 3, 5, 10, 20, 50), draws=2_000 if small else 20_000, seed=SEED)
-covered = risks((100, 300, 1000, 3000), draws=20 if small else 200, seed=SEED)
-held = covered[["printed holds", "repaired holds"]].mean()
+generator, draws, rows = np.random.default_rng(SEED), 2_000 if small else 20_000, []
+for size in (1, 2, 3, 5, 10, 20, 50):  # Theorem 1 at α = ½ in an LDA world with Σ = I
+    far = 2 * 0.1**2 * generator.chisquare(size, draws)
+    random = generator.noncentral_chisquare(size, 1.0, draws)
+    mean, row = 2 * 0.1**2 * size, {"d": size, "truth": (far <= random / 2).mean()}
+    row["printed"] = proximity_bound(mean, size, 1.0, alpha=0.5)
+    row["literal"] = proximity_bound(mean / size, size, 1.0, alpha=0.5)
+    if size > 2:
+        row["repaired"] = proximity_bound(mean, size, 1.0, alpha=0.5, form="repaired")
+    rows.append(row)
+nearer = pd.DataFrame(rows)
+bounds = pd.DataFrame(risk(SEED, draws=20 if small else 200)["bounds"])
+held = bounds.groupby("form")["holds"].mean()
+covered = bounds.pivot(index="examples", columns="form", values="bound")
+covered["truth"] = bounds.groupby("examples")["truth"].first()
 print(f"covered: printed {held.iloc[0]:.0%}, repaired {held.iloc[1]:.0%} of draws")
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: probability that a source is nearer than a random start by the factor ½, and its lower bounds, in an LDA world of d dimensions. Middle: excess loss from three starts (lines) and Theorem 2's bound (dotted). Right: risk of a classifier on the target, and its upper bounds for a loss of at most 1.", "name": "fig-proximal-bounds"}, "image": {"alt": "Left: the truth rises to one; the printed bound stays just below from two dimensions on and levels off, and fails in one dimension; with the paper's variance it lies above the truth in one and two; the repaired bound is lower and approaches the printed one. Middle: all curves fall ever more slowly and become parallel, far below their bounds, the proximal one lowest. Right: the printed bound stays above two; the repaired falls below one between 100 and 1000 examples; the truth is 0.3."}}
@@ -658,7 +782,7 @@ looks = {
 }
 shades = dict(zip(kinds, (plots.GREY, plots.SKY, plots.BLUE)))
 fig, axes = plt.subplots(1, 3, figsize=(9.6, 3.8))
-for ax, table in ((axes[0], nearer.set_index("d")), (axes[2], covered.set_index("examples"))):
+for ax, table in ((axes[0], nearer.set_index("d")), (axes[2], covered)):
     for name in [column for column in looks if column in table]:
         text, shade, style = looks[name]
         ax.plot(table[name], style, color=shade, marker=".", label=text)

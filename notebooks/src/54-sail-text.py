@@ -355,7 +355,12 @@ assert signs.loc["shared", "min"] > 0 > signs.loc["own", "max"], "in every seed"
 # characters and in byte pairs:
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "γ for thirds of Shakespeare and of WikiText-2 by Eq. 11 and by the paper's printed formula, for three kinds of features of a block, four bandwidths of the Gaussian kernel, and two kinds of tokens. Each dot is the mean over five seeds of one text; the dashed line is the paper's −0.1244.", "name": "fig-text-kernels"}, "image": {"alt": "Eq. 11 gives values from −0.9 to 0.4, which fall as the kernel gets wider, by the mean from one end of that range to the other. The printed formula gives what is left of 1, from 0.6 to 1.9, far right of the dashed line everywhere. Dots of Eq. 11 lie on both sides of the line."}}
-kernels = text.weights_of_kernels()
+from mergebook.sail.read import tables
+
+of = {"Shakespeare": "tinyshakespeare-text_kernels", "Wikipedia": "wikitext2_test-text_kernels"}
+kernels = tables(of, "distances", "text")
+excess = kernels["first"] + kernels["between"] - kernels["second"]
+kernels["printed"] = excess / (2 * kernels["between"])
 means = kernels.groupby(["features", "text", "tokens", "factor"], sort=False)
 means = means[["gamma", "printed"]].mean().reset_index()
 factors = sorted(means["factor"].unique())
@@ -380,6 +385,7 @@ keys = ["text", "tokens", "features", "factor"]
 placed = kernels.groupby(keys)[["gamma", "printed"]].mean()
 assert (round(placed["gamma"].min(), 1), round(placed["gamma"].max(), 1)) == (-0.9, 0.4)
 assert (round(placed["printed"].min(), 1), round(placed["printed"].max(), 1)) == (0.6, 1.9)
+assert (kernels["gamma"] + kernels["printed"] - 1).abs().max() < 1e-9, "the rest of one"
 assert (kernels["printed"] > 0.5).all(), "in every seed"
 assert (kernels["second"] < kernels["first"]).all()
 wide = placed["gamma"].unstack("factor")

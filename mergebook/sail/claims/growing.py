@@ -12,7 +12,6 @@ from mergebook.ledger.checks import SEED, Role, pick
 from mergebook.sail.read import text
 
 KEPT = ("glyphs8-kept", "tinyshakespeare-kept")
-FROM_SCRATCH = {name: f"{name}_scratch" for name in KEPT}
 FAMILIES = {"MLP": KEPT[0], "ResNet": KEPT[0], "GPT": KEPT[1]}
 RISK = "gaussians-risk"
 CLUSTERS = ("tinyshakespeare-clusters", "wikitext2_test-clusters")
@@ -28,20 +27,13 @@ DRAWS = 200  # in each seed of `mergebook.sail.measure.risk`
 CLEAR = 0.25  # of AUC: half-way from chance to certainty
 GROUPED = 0.25  # of a mean silhouette: parts at or below are usually taken for no clusters
 # What the paper's own maps are: what is grown, by which start of width and of depth, learned or not
-_PLAIN = (
-    ("wider", "svd_random", "", "grown"),
-    ("wider", "svd", "", "grown"),
-    ("wider", "interpolate", "", "grown"),
-)
+_PLAIN = tuple(("wider", scheme, "", "grown") for scheme in ("svd_random", "svd", "interpolate"))
 _LEARNED = (
     ("wider", "svd", "", "alone"),
     ("deeper", "", "stack", "alone"),
     ("both", "svd", "stack", "alone"),
 )
-_ASIDE: tuple[tuple[str, str, str, str], ...] = (
-    ("deeper", "", "stack", "grown"),
-    ("both", "svd", "stack", "grown"),
-)
+_ASIDE = tuple((*way[:3], "grown") for way in _LEARNED[1:])
 _MODES = {"grown": "as grown", "alone": "learned", "joint": "learned jointly"}
 _STARTS = {"shared": "shared start", "own": "own starts"}
 
@@ -93,7 +85,7 @@ def _beside_scratch(load: Load, family: str, rows: dict[str, str]) -> pd.DataFra
     """Fraction kept by learned maps, and what as many FLOPs of training from scratch reach."""
     result, own = FAMILIES[family], {"family": family, "grown": rows["grown"]}
     steps = pick(load(result, "trained"), "extra", keys=SEED, **rows)
-    table = load(FROM_SCRATCH[result], "curve")
+    table = load(f"{result}_scratch", "curve")
     curve = pick(table, "kept", keys=("seed", "step"), **own).unstack()
     scratch = {
         seed: float(np.interp(count, [0, *curve.columns], [0.0, *curve.xs(seed)]))

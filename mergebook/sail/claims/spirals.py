@@ -12,8 +12,7 @@ from mergebook.ledger.checks import SEED, Role, chosen
 from mergebook.sail.claims import speeds
 from mergebook.sail.costs import ENOUGH, Account
 from mergebook.sail.measure.spirals import EPOCHS, READINGS
-from mergebook.sail.read import spirals
-from mergebook.sail.read.flatness import flat
+from mergebook.sail.read import flat, spirals
 
 NEAR_POINTS = 0.5  # of accuracy, to lose at most: "maintains"
 RANKS: dict[str, Any] = {"unit": "rank correlation", "worse": {}, "where": {}}
@@ -166,8 +165,11 @@ def chained(load: Load) -> Iterator[Comparison]:
         rises = f"{names[link[1]]} rises with {names[link[0]]}"
         role: Role = "secondary" if start == "re-basin" else "primary"
         options: dict[str, Any] = RANKS | {"kind": "correlation", "value": link, "role": role}
+        wide = table[table["start"] == start].pivot(
+            index="seed", columns=["cell", "link"], values="value"
+        )
         for reading in READINGS:
-            pairs = spirals.differences(table, reading, start, link).reset_index
+            pairs = (wide[f"{reading} 1"] - wide[f"{reading} 2"])[[*link]].reset_index
             words, _, compare = _cell(reading, start, pairs, link=link[1])
             yield compare(f"{words}: {rises}", **options)
         orders = spirals.rank_correlations(table, start, link).rename("rank").reset_index

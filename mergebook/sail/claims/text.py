@@ -8,11 +8,10 @@ from typing import Any
 import pandas as pd
 
 from mergebook.ledger import Comparison, Load, comparison
-from mergebook.ledger.checks import SEED, Role
+from mergebook.ledger.checks import SEED, Role, Rows
 from mergebook.sail.claims import speeds, spirals
 from mergebook.sail.claims.spirals import WORDS, of_best
-from mergebook.sail.read import sweeps, text
-from mergebook.sail.read.flatness import flat
+from mergebook.sail.read import flat, sweeps, text
 from mergebook.sail.read.spirals import is_near
 
 STARTS = ("shared", "own")
@@ -27,6 +26,11 @@ FAR = "don_quijote_es"  # a text in another language, which the paper does not h
 SOON = 50  # steps, after which the paper draws losses over γ by overlap
 OVERLAPS = ("alpha", "beta")
 TEXT = {"modality": "text"}
+
+
+def _of(result: Any, where: Rows, **about: Any) -> dict[str, Any]:
+    """The rows of a result that a comparison is about; all texts."""
+    return {"result": result, "where": where, "about": {**TEXT, **about, **where}}
 
 
 def followed(load: Load) -> Iterator[Comparison]:
@@ -56,25 +60,24 @@ def followed(load: Load) -> Iterator[Comparison]:
         rows: dict[str, Any] = {"result": wide.reset_index, "worse": {}, "unit": "nats"}
         rows |= {"about": about | {"metric": "regret"}, "value": ("allowed", "regret")}
         yield compare(says, **rows)
-        low: dict[str, Any] = {"result": sweeps.mixed, "where": cell, "about": about}
-        low |= {"value": "loss", "falling": True, "unit": "nats"}
+        low = _of(sweeps.mixed, cell) | {"value": "loss", "falling": True, "unit": "nats"}
         for rival in ("uniform", "nearest source"):
             yield compare(f"{words}: lower loss than {rival}", "theorem", rival, **low)
 
 
 def _aligned(load: Load) -> Iterator[Comparison]:
     """The paper's own words: on thirds by mean token value, the best γ is that by MMD²."""
-    curves, distances = load(text.swept), load(text.distances)
+    curves, distances = load(text.swept), load(text.distances).drop_duplicates()
     best, level = text.chosen(curves), flat(text.last(curves), ["tokens", "start"])
     own = distances[distances["split"] == "thirds"][["tokens", "features", "seed", "gamma"]]
     both = best.merge(own, on=["tokens", "seed"], suffixes=("", "_by_distance"))
     options: dict[str, Any] = {"tolerance": ALIGNED, "unit": "γ", "keys": SEED, "worse": {}}
-    options |= {"result": both.copy, "value": ("gamma", "gamma_by_distance")}
+    options["value"] = ("gamma", "gamma_by_distance")
     cases = product(text.SWEEPS, STARTS, distances["features"].unique())
     for tokens, start, features in cases:
         says = f"thirds, {tokens}, {WORDS[start]}: best γ less that by MMD² ({features})"
         cell = {"tokens": tokens, "start": start, "features": features}
-        rows = {"where": cell, "about": TEXT | {"parts": "thirds"} | cell}
+        rows = _of(both.copy, cell, parts="thirds")
         yield of_best(says, flat=bool(level[tokens, start]), **rows, **options)
 
 
@@ -89,15 +92,12 @@ def spike(load: Load) -> Iterator[Comparison]:
     compare = partial(comparison, value="height", unit="nats")
     for start in STARTS:
         says = f"text, overlapping thirds, {WORDS[start]}: a barrier after 50 steps"
-        where = {"start": start}
-        rows: dict[str, Any] = {"where": where, "about": TEXT | {"parts": "overlaps"} | where}
-        rows |= {"result": overlaps.copy, "keys": ("seed", "cell")}
-        yield compare(says, columns="designed", **rows)
+        rows = _of(overlaps.copy, {"start": start}, parts="overlaps")
+        yield compare(says, columns="designed", keys=("seed", "cell"), **rows)
     for tokens, start, step in product(text.SWEEPS, WORDS, heights["step"].unique()):
         role: Role = "primary" if start in STARTS and step == SOON else "secondary"
-        where = {"tokens": tokens, "start": start, "step": step}
         says = f"text, {tokens}, {WORDS[start]}: a barrier after {step} steps"
-        rows = {"where": where, "about": TEXT | where, "result": heights.copy}
+        rows = _of(heights.copy, {"tokens": tokens, "start": start, "step": step})
         yield compare(says, keys=SEED, role=role, **rows)
 
 
@@ -119,7 +119,7 @@ def transferred(load: Load) -> Iterator[Comparison]:
     options: dict[str, Any] = {"by": "place", "value": "loss", "falling": True, "keys": SEED}
     for words, cell, role in _directions(load(sweeps.interiors)):
         says = f"{words}: a γ between 0 and 1 beats both ends"
-        rows = {"result": sweeps.interiors, "where": cell, "about": TEXT | cell, "role": role}
+        rows = _of(sweeps.interiors, cell) | {"role": role}
         yield comparison(says, "interior", "end", **rows, **options)
 
 
@@ -127,8 +127,7 @@ def carried(load: Load) -> Iterator[Comparison]:
     """S21: from one text to another, faster than scratch."""
     for (method, account, role), goal in product(spirals.CASES, ("easy", "hard")):
         for words, cell, near in _directions(load(sweeps.crossed)):
-            rows: dict[str, Any] = {"result": sweeps.crossed, "where": cell, "about": TEXT | cell}
-            rows["role"] = near if role == "primary" else role
+            rows = _of(sweeps.crossed, cell) | {"role": near if role == "primary" else role}
             case: Any = (f"{words}: {method} faster", method, "scratch", goal, account)
             yield speeds.faster(*case, **rows)
 
@@ -149,9 +148,7 @@ def _directions(table: pd.DataFrame) -> Iterator[tuple[str, dict[str, str], Role
 def nearer(load: Load) -> Iterator[Comparison]:
     """S14, in text: log squared distance of random weights to an optimum, less that of sources."""
     for start in STARTS:
-        where = {"start": start}
-        rows: dict[str, Any] = {"result": text.nearness, "where": where}
-        compare = partial(comparison, about=TEXT | where, **rows)
+        compare = partial(comparison, **_of(text.nearness, {"start": start}))
         yield spirals.nearer_than_random(f"text, {WORDS[start]}", compare)
 
 

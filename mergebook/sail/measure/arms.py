@@ -49,14 +49,9 @@ for _maps, _arm in MAPS.items():
         CELLS[Cell(2, _start, _maps)] = _arm._replace(weights="theorem", matched=_matched)
 
 
-class Trial(NamedTuple):
-    """A start to be trained."""
-
-    words: Mapping[str, Any]  # that tell its rows in the tables
-    pair: Sources
-    arm: Arm
-    rates: Rates
-    steps: int
+# A start to be trained: the words that tell its rows in the tables, both sources, how it is made of
+# them, rates, and steps.
+Trial = tuple[Mapping[str, Any], Sources, Arm, Rates, int]
 
 
 def trained(trials: Iterable[Trial], distances: Mapping[str, float]) -> Tables:
@@ -104,7 +99,7 @@ def arms(
     for name in names:
         arm = ARMS[name]._replace(noise=noise) if ARMS[name].noise else ARMS[name]
         own = Rates(*rates[name]) if name in rates else pair.rates(name)
-        trials.append(Trial({"arm": name}, pair, arm, own, steps))
+        trials.append(({"arm": name}, pair, arm, own, steps))
     return transfer.placed(trained(trials, pair.distances), start=start, size=size)
 
 
@@ -130,7 +125,8 @@ def factorial(
     pairs = {kind: Sources(transfer, kind, size) for kind in KINDS.values()}
     for maps in only:
         check_choice("maps", maps, (SCRATCH, *MAPS))
-    usual, trials = {**FACTORIAL.get(transfer.name, {}), **rates}, []
+    usual: dict[str, Sequence[float]] = {**FACTORIAL.get(transfer.name, {}), **rates}
+    trials: list[Trial] = []
     for cell, arm in CELLS.items():
         pair = pairs[KINDS.get(cell.start, "shared")]
         refusal = pair.refusal(arm)
@@ -142,7 +138,7 @@ def factorial(
             name = transfer.name
             raise ValueError(f"no rates of {cell.maps!r} are known for {name}: pass them as rates")
         length = steps if cell.sources else longer * steps
-        trials.append(Trial(cell._asdict(), pair, arm, Rates(*usual[cell.maps]), length))
+        trials.append((cell._asdict(), pair, arm, Rates(*usual[cell.maps]), length))
     return transfer.placed(trained(trials, pairs["own"].distances), size=size)
 
 
@@ -170,7 +166,7 @@ def starts_tuning(
     tried = {name: arm._replace(weights="theorem") for name, arm in MAPS.items()} | ARMS
     pair.check(only, tried)
     trials = [
-        Trial({"arm": name, **own._asdict()}, pair, tried[name], own, steps)
+        ({"arm": name, **own._asdict()}, pair, tried[name], own, steps)
         for name in only
         for own in [Rates(*row) for row in rates] or [pair.rates(name)]
     ]

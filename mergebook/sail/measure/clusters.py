@@ -1,6 +1,6 @@
 """Are parts of texts clusters (SAIL, Anonymous, 2025, Figures 2a and 4), or what a sort makes?"""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 from typing import Any
 
@@ -27,7 +27,6 @@ PARTS = ("D1", "D2", "Dt")
 HALVES = ("one half", "other half")
 WITHOUT = "histogram without mean"
 MAP = "t-SNE map"
-PERMUTATIONS = 999
 
 Splits = dict[str, dict[str, Tensor]]  # rows of blocks, by split and part
 
@@ -38,16 +37,31 @@ def clusters(
     *,
     others: Sequence[str] = (),  # the name of a second text, to compare both with each other
     left_out: float = 0.2,  # fraction of each text, one stretch, so that seeds differ in it
-    permutations: int = PERMUTATIONS,  # for p, which is at least 1/(permutations + 1)
+    permutations: int = 999,  # for p, which is at least 1/(permutations + 1)
 ) -> Tables:
     """How far thirds of a text, or two texts, are apart, beside random parts (Fig. 2a and 4).
 
+    A classifier tells two parts apart, and MMD says whether they are one pool.
+
     Returns:
         ``separation``: rows of ``split`` (``thirds`` by mean token value, or ``texts``, and
-        ``random``), and what `separation` has.
+        ``random``), ``features`` (``mean``, ``histogram``, ``histogram without mean``), ``pair`` of
+        parts, ``auc`` and ``p``.
     """
     blocks, splits = _divided(source, left_out)
-    return {"separation": [*separation(blocks, splits, permutations, source.seed)]}
+    kinds, means = described(blocks), blocks.double().mean(1)
+    tests: dict[str, Any] = {"permutations": permutations, "seed": source.seed}
+    found: list[dict[str, Any]] = []
+    for (split, parts), name in product(splits.items(), kinds):
+        rid = name == WITHOUT
+        features = kinds["histogram" if rid else name]
+        rows = {part: places.sort().values for part, places in parts.items()}
+        for (a, one), (b, two) in combinations(rows.items(), 2):
+            given = (means[one], means[two]) if rid else None
+            row: dict[str, Any] = {"split": split, "features": name, "pair": f"{a}, {b}"}
+            row["auc"] = classifier_auc(features[one], features[two], given=given)
+            found.append(row | {"p": permutation_p(kinds[name][one], kinds[name][two], **tests)})
+    return {"separation": found}
 
 
 @study(load=texts_of)
@@ -144,30 +158,3 @@ def described(blocks: Tensor) -> dict[str, Tensor]:
         "histogram": shares,
         WITHOUT: residuals((shares, means))[0],
     }
-
-
-def separation(
-    blocks: Tensor, splits: Splits, permutations: int = PERMUTATIONS, seed: int = 0
-) -> Iterator[dict[str, Any]]:
-    """How well a classifier tells two parts apart, and whether they are one pool, by MMD.
-
-    Yields:
-        ``split``, ``features`` (``mean``, ``histogram``, ``histogram without mean``), ``pair`` of
-        parts, ``auc`` and ``p``.
-    """
-    kinds, means = described(blocks), blocks.double().mean(1)
-    for (split, parts), name in product(splits.items(), kinds):
-        rid = name == WITHOUT
-        features = kinds["histogram" if rid else name]
-        rows = {part: places.sort().values for part, places in parts.items()}
-        for (a, one), (b, two) in combinations(rows.items(), 2):
-            given = (means[one], means[two]) if rid else None
-            yield {
-                "split": split,
-                "features": name,
-                "pair": f"{a}, {b}",
-                "auc": classifier_auc(features[one], features[two], given=given),
-                "p": permutation_p(
-                    kinds[name][one], kinds[name][two], permutations=permutations, seed=seed
-                ),
-            }

@@ -6,7 +6,6 @@ Nothing is trained here.
 """
 
 import copy
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,29 +24,21 @@ from mergelib.sail.growth.depth import Depth
 from mergelib.sail.growth.width import Width
 from mergelib.training import seeded
 
-
-class Way(NamedTuple):
-    """How an encoder is grown: arguments of `mergelib.sail.grow`, and sizes over the source's."""
-
-    width: Width  # how it is made wider
-    depth: Depth  # how it is made deeper
-    wider: float  # how many times as many dimensions of the stream, and heads
-    hidden: float  # how many times as many hidden units in a layer
-    deeper: int  # how many times as many layers
-
-
-WAYS = {
-    "replicate": Way("replicate", "identity", 2, 2, 1),
-    "mean, hidden": Way("mean", "identity", 1, 1.5, 1),
-    "svd": Way("svd", "identity", 2, 2, 1),
-    "svd, uneven": Way("svd", "identity", 1.5, 1.5, 1),
-    "svd_random": Way("svd_random", "identity", 2, 2, 1),
-    "stack": Way("replicate", "stack", 1, 1, 2),
-    "interlace": Way("replicate", "interlace", 1, 1, 2),
-    "replicate, uneven": Way("replicate", "identity", 1.5, 1.5, 1),
-    "mean": Way("mean", "identity", 2, 2, 1),
-    "mean, uneven": Way("mean", "identity", 1.5, 1.5, 1),
-    "identity": Way("replicate", "identity", 1, 1, 2),
+# How an encoder is grown: by which `width` and `depth` of `mergelib.sail.grow`, and to how many
+# times as many dimensions of the stream, and heads; hidden units in a layer; and layers.
+Way = tuple[Width, Depth, float, float, int]
+WAYS: dict[str, Way] = {
+    "replicate": ("replicate", "identity", 2, 2, 1),
+    "mean, hidden": ("mean", "identity", 1, 1.5, 1),
+    "svd": ("svd", "identity", 2, 2, 1),
+    "svd, uneven": ("svd", "identity", 1.5, 1.5, 1),
+    "svd_random": ("svd_random", "identity", 2, 2, 1),
+    "stack": ("replicate", "stack", 1, 1, 2),
+    "interlace": ("replicate", "interlace", 1, 1, 2),
+    "replicate, uneven": ("replicate", "identity", 1.5, 1.5, 1),
+    "mean": ("mean", "identity", 2, 2, 1),
+    "mean, uneven": ("mean", "identity", 1.5, 1.5, 1),
+    "identity": ("replicate", "identity", 1, 1, 2),
 }
 
 

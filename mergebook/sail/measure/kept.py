@@ -202,9 +202,8 @@ def kept_scratch(
             random, part = bench.loss(fresh), ground.parts[2]
             runs = {rate: bench.states(fresh, part, stops, rate) for rate in rates}
             for step in stops:
-                nets = {rate: _loaded(fresh, states[step]) for rate, states in runs.items()}
-                best = min(nets, key=lambda rate: bench.loss(nets[rate], ground.choose))
-                loss = bench.loss(nets[best])
+                best = min(rates, key=lambda r: bench.loss(fresh, ground.choose, runs[r][step]))
+                loss = bench.loss(fresh, state=runs[best][step])
                 row = {"family": family, "grown": grown, "step": step, "rate": best, "loss": loss}
                 rows.append({**row, "kept": (random - loss) / (random - source)})
     return {"curve": rows}
@@ -266,10 +265,12 @@ class Bench(Brief):
         with seeded(self.seed):
             return self.build(*GROWN[grown])
 
-    def loss(self, model: nn.Module, split: Split | None = None) -> float:
-        """Cross-entropy in nats, by default on what judges."""
+    def loss(
+        self, model: nn.Module, split: Split | None = None, state: State | None = None
+    ) -> float:
+        """Cross-entropy in nats, by default on what judges and with the model's own weights."""
         split = split or self.ground.judge
-        outputs = calling.features(model, model.state_dict(), split.inputs)
+        outputs = calling.features(model, state or model.state_dict(), split.inputs)
         return float(cross_entropy(outputs, split.labels))
 
     def starts(self, grown: str, sources: Mapping[str, nn.Module]) -> Iterator[Start]:
@@ -336,12 +337,12 @@ class Bench(Brief):
         """Loss on D* by budget of steps, at the rate and the step that are best within it."""
         every = max(1, self.further // 4)
         stops = [*range(every, max(budgets) + 1, every), *budgets]
-        reached = [(0, self.loss(model, self.ground.choose), self.loss(model))]
-        for rate in self.rates:
-            states = self.states(model, self.ground.parts[2], stops, rate)
-            for count, state in states.items():
-                net = _loaded(model, state)
-                reached.append((count, self.loss(net, self.ground.choose), self.loss(net)))
+        runs = (self.states(model, self.ground.parts[2], stops, rate) for rate in self.rates)
+        reached = [
+            (count, self.loss(model, self.ground.choose, state), self.loss(model, state=state))
+            for states in ({0: model.state_dict()}, *runs)
+            for count, state in states.items()
+        ]
         return {
             budget: min((told, judged) for count, told, judged in reached if count <= budget)[1]
             for budget in budgets
@@ -357,10 +358,9 @@ class Bench(Brief):
 def _plain(starts: Sequence[Start]) -> nn.Module:
     """Of starts as `grow` makes them, the one that keeps the function, else a stack."""
     models = {tuple(start.words.values()): start.model for start in starts}
-    for width, depth in product(("mean", ""), ("identity", "stack", "")):
-        model = models.get((width, depth, "one", "grown"))
-        if model is not None:
-            return model
+    for way in product(("mean", ""), ("identity", "stack", ""), ("one",), ("grown",)):
+        if way in models:
+            return models[way]
     raise ValueError("the network was not grown in any way that is known")
 
 

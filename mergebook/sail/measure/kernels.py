@@ -9,21 +9,12 @@ from itertools import product
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.sail.distances import total_variation
-from mergebook.sail.measure.text import (
-    FEATURES,
-    SHARES,
-    divided,
-    first_weight,
-    mixed,
-    texts_of,
-    weighed,
-)
-from mergebook.sail.measure.training import Corpus, Texts, load_corpus, planned
+from mergebook.sail.measure import text
+from mergebook.sail.measure.training import Texts, load_corpus, planned
 from mergebook.sail.thirds import mean_thirds
 
 TOKENS = {"characters": 0, "byte pairs": 512}  # sizes of vocabularies that are learned
@@ -31,7 +22,7 @@ FACTORS = (0.5, 1.0, 2.0, 100.0)  # of the median distance; the last one is near
 VARIATION = "total variation"
 
 
-@study(load=texts_of)
+@study(load=text.texts_of)
 def text_kernels(source: Texts, *, factors: Sequence[float] = FACTORS) -> Tables:
     """Eq. 11 for thirds by mean token value, in all features, tokens and bandwidths.
 
@@ -44,18 +35,18 @@ def text_kernels(source: Texts, *, factors: Sequence[float] = FACTORS) -> Tables
         corpus = load_corpus(source, planned(source.profile, {"pairs": pairs}))
         own = (~corpus.held).nonzero()[:, 0]
         thirds = [own[rows] for rows in mean_thirds(corpus.blocks[own])]
-        for name, factor in product(FEATURES, factors):
-            found = weighed(corpus, thirds, name, factor)
+        for name, factor in product(text.FEATURES, factors):
+            found = text.weighed(corpus, thirds, name, factor)
             distances.append({"tokens": tokens, "factor": factor, **found})
     return {"distances": distances}
 
 
-@study(load=texts_of)
+@study(load=text.texts_of)
 def mixture_weights(
     source: Texts,  # its seed, and texts: D_1 and D_2, or one, to be cut into thirds
     *,
     others: Sequence[str] = ("wikitext2_test",),  # the name of D_2; none for thirds
-    shares: Sequence[float] = SHARES,  # values of ρ
+    shares: Sequence[float] = text.SHARES,  # values of ρ
     factors: Sequence[float] = FACTORS,  # as in `text_kernels`
     plan: Mapping[str, Any] = {},  # sizes of blocks and vocabularies, and what is held out
 ) -> Tables:
@@ -66,23 +57,18 @@ def mixture_weights(
         of all tokens of a part), and ``gamma``.
     """
     corpus = load_corpus(source, planned(source.profile, plan))
-    seen, fresh = divided(corpus, thirds=not others)
-    rows = []
+    seen, fresh = text.divided(corpus, thirds=not others)
+    rows, size = [], corpus.plan.vocabulary
     for share in shares:
-        parts = [*seen, mixed(fresh, share, source.seed).train]
+        parts = [*seen, text.mixed(fresh, share, source.seed).train]
         found = {
-            (name, f"{factor:g}"): weighed(corpus, parts, name, factor)["gamma"]
-            for name, factor in product(FEATURES, factors)
+            (name, f"{factor:g}"): text.weighed(corpus, parts, name, factor)["gamma"]
+            for name, factor in product(text.FEATURES, factors)
         }
-        found["histogram", VARIATION] = first_weight(_variations(corpus, parts))
+        tokens = [corpus.blocks[rows].flatten() for rows in parts]
+        counts = torch.stack([torch.bincount(each, minlength=size) for each in tokens])
+        variations = total_variation(counts[:, None], counts[None])  # of each part and each
+        found["histogram", VARIATION] = text.first_weight(variations.square())
         for (name, kernel), gamma in found.items():
             rows.append({"share": share, "features": name, "kernel": kernel, "gamma": gamma})
     return {"weights": rows}
-
-
-def _variations(corpus: Corpus, parts: Sequence[Tensor]) -> Tensor:
-    """Squared total variation of the tokens of each part and each, ``(parts, parts)``."""
-    size = corpus.plan.vocabulary
-    counts = [torch.bincount(corpus.blocks[rows].flatten(), minlength=size) for rows in parts]
-    pooled = torch.stack(counts)
-    return total_variation(pooled[:, None], pooled[None]).square()

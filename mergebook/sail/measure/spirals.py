@@ -3,6 +3,7 @@
 Adam at 5e-3 for 300 epochs on all points at once, for sources and retraining, as the paper has it.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -151,18 +152,14 @@ def summaries(
     steps = torch.tensor(curve.steps)
     early = curve.gradient[steps <= steps[-1] // 10].log().mean(0)
     first = reached[next(iter(goals))]
-    for i in range(len(losses)):
-        row: dict[str, Any] = {"accuracy": float(accuracies[i]), "loss": float(losses[i])}
-        row |= {name: None if ends[i].isnan() else float(ends[i]) for name, ends in reached.items()}
-        at = -1 if first[i].isnan() else int((steps < first[i]).sum())
-        row |= {"gradient": float(early[i]), "gradient_easy": float(curve.gradient[at, i].log())}
-        for step in KEPT:
-            if step in curve.steps:
-                row[f"loss_{step}"] = float(curve.loss[curve.steps.index(step), i])
-        yield {
-            name: round(value, DIGITS) if isinstance(value, float) else value
-            for name, value in row.items()
-        }
+    at = (steps[:, None] < first).sum(0).where(~first.isnan(), len(steps) - 1)
+    columns = {"accuracy": accuracies, "loss": losses, **reached, "gradient": early}
+    columns["gradient_easy"] = curve.gradient.gather(0, at[None])[0].log()
+    kept = {f"loss_{step}": curve.loss[steps == step] for step in KEPT if step in curve.steps}
+    columns |= {name: readings[0] for name, readings in kept.items()}
+    for values in zip(*(column.tolist() for column in columns.values()), strict=True):
+        row = {name: round(value, DIGITS) for name, value in zip(columns, values, strict=True)}
+        yield row | {name: None for name in goals if math.isnan(row[name])}
 
 
 @study(load=seed_alone("spirals", "goals of spirals"))
@@ -222,12 +219,8 @@ def apart(
 ) -> Iterator[dict[str, Any]]:
     """Squared distances to an optimum, of both sources and of random weights."""
     for source, state in enumerate(pair, 1):
-        yield {
-            "source": source,
-            "parameters": _squared(state, optimum),
-            "random": _squared(random, optimum),
+        lengths = {"parameters": state, "random": random}
+        yield {"source": source} | {
+            name: float((flatten(point) - flatten(optimum)).square().sum())
+            for name, point in lengths.items()
         }
-
-
-def _squared(first: StateDict, second: StateDict) -> float:
-    return float((flatten(first) - flatten(second)).square().sum())

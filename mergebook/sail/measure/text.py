@@ -9,7 +9,7 @@ there, on mixtures and on another text 3e-3. With 512 byte pairs, width 64, dept
 `gamma_sweep` try `FACTORS` of these for every start.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -79,11 +79,19 @@ def gamma_sweep(
     for start in starts:
         check_choice("start", start, (*STARTS, *REFERENCES))
     corpus = load_corpus(source, planned(source.profile, plan))
-    thirds = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks)]
+    splits = {
+        "thirds": mean_thirds(corpus.blocks),
+        "random": random_thirds(len(corpus.blocks), stable_seed("thirds", corpus.seed)),
+    }
+    thirds = [corpus.parted(rows) for rows in splits["thirds"]]
     target = corpus.target(thirds[2])
     few = [gamma for gamma in corpus.plan.gammas if gamma in MATCHED]
     fewer = replace(corpus, plan=replace(corpus.plan, gammas=few))
-    tables: Tables = {"curves": [], "references": [], "distances": [*_distances(corpus)]}
+    distances = [
+        {"split": split, **weighed(corpus, rows, name)}
+        for (split, rows), name in product(splits.items(), FEATURES)
+    ]
+    tables: Tables = {"curves": [], "references": [], "distances": distances}
     for start in starts:
         if start == "random":
             table, rows = "references", corpus.from_scratch(target)
@@ -180,10 +188,14 @@ def cross_corpus(
     ]
     names = ["theorem", "nearest source", "uniform", "scratch"]
     tables = _measured(corpus, start, trials, names, _read_often(corpus, budget))
-    costs = [
-        {"start": start, **words, **_costs(corpus, [*seen, rows.train])}
-        for words, _, rows in trials
-    ]
+    single = replace(corpus, plan=replace(corpus.plan, source_steps=1))
+    step = count_flops(lambda: single.source(single.model("shared"), seen[0], 1))
+    costs: list[dict[str, Any]] = []
+    for words, _, rows in trials:
+        sizes = [len(part) for part in (*seen, rows.train)]
+        row = {"start": start, **words, "step_flops": step}
+        row["distance_flops"] = mmd_flops(sizes, corpus.plan.vocabulary)
+        costs.append(row | {"source_flops": corpus.plan.source_steps * step})
     return {**tables, "costs": costs}
 
 
@@ -296,25 +308,6 @@ def trained_pair(corpus: Corpus, start: str, first: Tensor, second: Tensor) -> t
     one = corpus.source(model, first, 1)
     two = corpus.source(corpus.model("own" if start == "re-basin" else start), second, 2)
     return one, git_rebasin(one, two, model).state if start == "re-basin" else two
-
-
-def _costs(corpus: Corpus, samples: Sequence[Tensor]) -> dict[str, int]:
-    """FLOPs of a step, of MMD² of histograms of D_1, D_2 and D_t, and of a source."""
-    single = replace(corpus, plan=replace(corpus.plan, source_steps=1))
-    step = count_flops(lambda: single.source(single.model("shared"), samples[0], 1))
-    distances = mmd_flops([len(rows) for rows in samples], corpus.plan.vocabulary)
-    trained = corpus.plan.source_steps * step
-    return {"step_flops": step, "distance_flops": distances, "source_flops": trained}
-
-
-def _distances(corpus: Corpus) -> Iterator[dict[str, Any]]:
-    """MMD² of thirds by mean and of random thirds, and Eq. 11, in all `FEATURES`."""
-    splits = {
-        "thirds": mean_thirds(corpus.blocks),
-        "random": random_thirds(len(corpus.blocks), stable_seed("thirds", corpus.seed)),
-    }
-    for (split, thirds), name in product(splits.items(), FEATURES):
-        yield {"split": split, **weighed(corpus, thirds, name)}
 
 
 def weighed(

@@ -7,7 +7,7 @@ half of that stretch chooses γ, the other judges the choice.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ _MODEL = {"width": 384, "depth": 6, "heads": 6, "context": 256}  # nanoGPT's, of
 _TRAINING = {"batch_size": 64, "source_steps": 5000, "source_rate": 1e-3, "judged": 400}
 PROFILES: dict[str, dict[str, Any]] = {"default": {}, "full": {**_MODEL, **_TRAINING}}
 State = dict[str, Tensor]
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -73,20 +74,16 @@ class Texts(Brief):
     device: str = "cpu"  # of networks
 
 
-class Rows(NamedTuple):
-    """Rows of blocks to train on, to choose γ by, and to judge the choice."""
+class Parted(NamedTuple, Generic[Part]):
+    """Rows of blocks, or windows, to train on, to choose γ by, and to judge the choice."""
 
-    train: Tensor
-    choose: Tensor
-    judge: Tensor
+    train: Part
+    choose: Part
+    judge: Part
 
 
-class Target(NamedTuple):
-    """Windows to train on, to choose γ by, and to judge the choice."""
-
-    train: Split
-    choose: Split
-    judge: Split
+Rows = Parted[Tensor]
+Target = Parted[Split]
 
 
 @dataclass(frozen=True, repr=False)

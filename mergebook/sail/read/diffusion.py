@@ -8,56 +8,41 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from mergebook.lab.results import load_table
 from mergebook.sail.costs import Account, Costs
-from mergebook.sail.measure.diffusion import (
-    ALIGNED,
-    ALONE,
-    EVERY,
-    GROWN,
-    RATES,
-    REPA,
-    Arm,
-    Parts,
-    arms,
-    trained,
-)
+from mergebook.sail.measure import diffusion as study
 from mergebook.sail.measure.latents import Plan, World, by_rows, quality
 from mergebook.sail.networks.diffusion.flow import draw, on_the_way
 from mergebook.sail.networks.diffusion.networks import SiT
-from mergebook.sail.read import stacked
-from mergelib.training import make_optimiser, shuffled, train
 
 FILE = "vision8-diffusion-vit_small"
 ONE_RATE = f"{FILE}-one_rate"  # all trainings at 3e-3
-LONGER = f"{REPA}, equal cost"
+LONGER = f"{study.REPA}, equal cost"
 
 
 def judged(name: str = FILE) -> pd.DataFrame:
     """Table ``quality`` of a result of the study, with ``log``, the logarithm of ``frechet``."""
     table = load_table(name, "quality")
-    unit = table[table["arm"] == REPA].assign(account="cost")
+    unit = table[table["arm"] == study.REPA].assign(account="cost")
     other = table.loc[table["account"] == "A", "arm"].unique()
     alike = table[(table["account"] == "steps") & ~table["arm"].isin(other)].assign(account="A")
-    return _with_log(pd.concat([table, unit, alike], ignore_index=True))
+    table = pd.concat([table, unit, alike], ignore_index=True)
+    return table.assign(log=np.log(table["frechet"]))
 
 
 def against_repa(name: str = FILE) -> pd.DataFrame:
     """`judged` with ``nearer``, REPA's ``log`` less the row's own, of the same seed."""
     table, keys = judged(name), ["seed", "read", "account"]
-    repa = table.loc[table["arm"] == REPA, [*keys, "log"]]
+    repa = table.loc[table["arm"] == study.REPA, [*keys, "log"]]
     both = table.merge(repa, on=keys, suffixes=("", "_repa"))
     return both.assign(nearer=both["log_repa"] - both["log"])
 
 
 def floor() -> pd.DataFrame:
     """Table ``floor`` without the rows that runs of single arms repeat."""
-    return _with_log(load_table(FILE, "floor").drop_duplicates())
-
-
-def _with_log(table: pd.DataFrame) -> pd.DataFrame:
+    table = load_table(FILE, "floor").drop_duplicates()
     return table.assign(log=np.log(table["frechet"]))
 
 
@@ -72,32 +57,34 @@ class Compared(NamedTuple):
 
 def compare(world: World, plan: Plan) -> Compared:
     """Train all arms, and judge what they draw after the last step."""
-    made = {arm.name: arm for arm in arms(world, plan)}
-    unit = made[REPA].step
+    made = {arm.name: arm for arm in study.arms(world, plan)}
+    unit = made[study.REPA].step
     costs = pd.DataFrame({name: _costs(arm, plan.steps) for name, arm in made.items()}).T / unit
-    longer = round(costs["C"].to_dict()[ALIGNED])
+    longer = round(costs["C"].to_dict()[study.ALIGNED])
     networks: dict[str, SiT] = {}
     losses: list[dict[str, Any]] = []
     judged: dict[str, dict[str, float]] = {}
     for arm in made.values():
         ends: dict[str, int] = {arm.name: plan.steps}
-        ends |= {LONGER: longer} if arm.name == REPA else {}
+        ends |= {LONGER: longer} if arm.name == study.REPA else {}
         length = max(ends.values())
-        kept, velocities = trained(arm.parts, world, arm.name, plan, ends.values(), steps=length)
+        kept, velocities = study.trained(
+            arm.parts, world, arm.name, plan, ends.values(), steps=length
+        )
         for name, step in ends.items():
             network = networks[name] = copy.deepcopy(arm.parts.network)
             network.load_state_dict(kept[step])
             judged[name] = quality(world, network, plan)
-        for step in range(EVERY, length + 1, EVERY):
-            mean = sum(velocities[step - EVERY : step]) / EVERY
+        for step in range(study.EVERY, length + 1, study.EVERY):
+            mean = sum(velocities[step - study.EVERY : step]) / study.EVERY
             losses.append({"arm": arm.name, "step": step, "velocity": mean})
     table = pd.DataFrame.from_dict(judged, orient="index")
     return Compared(networks, pd.DataFrame(losses), table, costs)
 
 
-def _costs(arm: Arm, steps: int) -> dict[str, float]:
+def _costs(arm: study.Arm, steps: int) -> dict[str, float]:
     """FLOPs of a step, and of all steps by account."""
-    costs = Costs(arm.step, *((0, arm.before) if arm.name == GROWN else (arm.before, 0)))
+    costs = Costs(arm.step, *((0, arm.before) if arm.name == study.GROWN else (arm.before, 0)))
     count = torch.tensor(float(steps))
     return {"step": arm.step, **{name: float(costs.of(count, name)) for name in get_args(Account)}}
 
@@ -135,37 +122,3 @@ def explained(world: World, times: Sequence[float], *, rows: int = 300) -> pd.Se
         error = F.mse_loss(by_rows(world.represent, noisy), wanted)
         shares[time] = float(1 - error / wanted.var(0).mean())
     return pd.Series(shares, name="explained").rename_axis("t")
-
-
-def collapse(world: World, plan: Plan) -> pd.DataFrame:
-    """Alignment alone (Eq. 14), with f_P frozen, and with f_P trained as well.
-
-    Returns:
-        Rows of ``f_P`` (``"frozen"``, ``"trained"``), ``step``, the ``loss``, and ``spread``, the
-        standard deviation of f_P over pictures and places, a mean over features.
-    """
-    return stacked({kind: _aligned(world, plan, kind) for kind in ("frozen", "trained")}, "f_P")
-
-
-def _aligned(world: World, plan: Plan, kind: str) -> pd.DataFrame:
-    parts = Parts(world, plan.width, plan.depth)
-    represent = copy.deepcopy(world.represent).requires_grad_(kind == "trained")
-    both = nn.ModuleList([parts, represent])
-    generator = torch.Generator().manual_seed(world.seed)
-    found: list[dict[str, float]] = []
-
-    def loss(rows: Tensor) -> Tensor:
-        x, times = world.latents[rows], torch.rand(len(rows), generator=generator)
-        noisy = on_the_way(x, torch.randn(x.shape, generator=generator), times)
-        _, tokens = parts.network.with_tokens(noisy, times, world.labels[rows], parts.block)
-        return F.mse_loss(parts.align(tokens), represent(noisy))
-
-    def keep(step: int, value: float) -> None:
-        if step % EVERY == 0:
-            spread = float(by_rows(represent, world.latents[:100]).std((0, 1)).mean())
-            found.append({"step": step, "loss": value, "spread": spread})
-
-    batches = shuffled(len(world.latents), plan.batch_size, generator, steps=plan.steps)
-    optimiser = make_optimiser(both, "adamw", {**RATES, **plan.rates}[ALONE], weight_decay=0.0)
-    train(both, batches, loss, optimiser, on_step=keep)
-    return pd.DataFrame(found)

@@ -65,20 +65,16 @@ def curves() -> pd.DataFrame:
         rows, costs = load_table(name, "curves"), load_table(name, "costs")
         parts[modality] = rows.merge(costs, on=["seed", *_CELL])
     parts["GPT"] = parts["GPT"].replace({"maps": {SCRATCH: USUAL}})
-    table = pd.concat([stacked(parts, "modality"), _scales()], ignore_index=True)
+    keys = ["seed", "size", "start", "arm"]
+    random = load_table(SCALES, "curves").merge(load_table(SCALES, "costs"), on=keys)
+    random = random[(random["size"] == "twice") & (random["step"] <= LONGEST)]
+    random = random[(random["start"] == "shared") & random["arm"].isin([*RANDOM])]
+    maps = random["arm"].map(RANDOM)
+    random = random.assign(modality="GPT", sources=0, start="", maps=maps)  # no sources
+    table = pd.concat([stacked(parts, "modality"), random], ignore_index=True)
     alone = table[(table["sources"] == 1) & (table["maps"] == "LiGO alone")]
     both = pd.concat([table, alone.assign(maps="LiGO joint")], ignore_index=True)
     return both[[*_KEYS, "step", "judge", *FLOPS]]
-
-
-def _scales() -> pd.DataFrame:
-    """Random weights of GPTs from `SCALES` as rows of `curves`, without sources."""
-    keys = ["seed", "size", "start", "arm"]
-    table = load_table(SCALES, "curves").merge(load_table(SCALES, "costs"), on=keys)
-    chosen = (table["size"] == "twice") & (table["step"] <= LONGEST)
-    table = table[chosen & (table["start"] == "shared") & table["arm"].isin([*RANDOM])]
-    maps = table["arm"].map(RANDOM)
-    return table.assign(modality="GPT", sources=0, start="", maps=maps)
 
 
 def ends() -> pd.DataFrame:

@@ -4,18 +4,19 @@ A *case* is a family: a source that has been trained for seconds, larger network
 the data. The GPT reads texts of a random Markov chain, the others pictures of a task.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, get_args
+from functools import partial
+from typing import get_args
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from mergebook.sail.measure.kept import Build, picture_networks, ways
+from mergebook.sail.measure.training import by_adam
 from mergebook.suites import models
-from mergebook.suites.training import checkpoints
-from mergelib.evaluation.tasks import Split, Task, as_stored, cross_entropy
+from mergelib.evaluation.tasks import Split, Task, cross_entropy
 from mergelib.messages.brief import Brief
 from mergelib.sail import grow
 from mergelib.sail.growth.width import Use, Widening
@@ -25,6 +26,7 @@ SYMBOLS = 12
 PARTED = ("copies", "copies with noise", "mean padding", "zero padding")  # starts of `parting`
 TARGET = 0.1  # nats below the source, to which its steps are counted
 Examples = tuple[Tensor, Tensor]  # inputs of the model, labels
+_trained_at = partial(by_adam, optimiser="adamw", batch_size=64)  # states after some steps
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,17 +79,8 @@ def language_case(*, steps: int, seed: int = 0) -> Case:
 def _trained(build: Build, training: Examples, test: Examples, steps: int, seed: int) -> Case:
     torch.manual_seed(seed)
     source = build(False, False)
-    source.load_state_dict(_states(source, training, [steps], seed, 3e-3)[steps])
+    source.load_state_dict(_trained_at(source, Split(*training), [steps], 3e-3, seed=seed)[steps])
     return Case(source, build, training, test)
-
-
-def _states(
-    model: nn.Module, examples: Examples, steps: Sequence[int], seed: int, learning_rate: float
-) -> dict[int, dict[str, Tensor]]:
-    """A model after some steps of AdamW, on batches of 64."""
-    options: dict[str, Any] = {"learning_rate": learning_rate, "batch_size": 64, "seed": seed}
-    options |= {"optimiser": "adamw", "transform": as_stored}
-    return checkpoints(model, nn.Identity(), Split(*examples), steps, **options)
 
 
 def gpt(width: int, depth: int, heads: int) -> nn.Module:
@@ -126,29 +119,6 @@ def growths(case: Case, *, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["grown", "scheme", "change", "loss", "kept"])
 
 
-def traps(case: Case) -> pd.Series:
-    """What forgetting one thing costs when a GPT is made wider by copies."""
-    source, double, uneven = case.source, gpt(64, 2, 4), gpt(48, 2, 4)
-    careful = grow(source, double)
-    sharp = {key: value.clone() for key, value in careful.items()}
-    for key, value in sharp.items():
-        if ".qkv." in key:
-            value[: 2 * len(value) // 3] *= 2**0.25  # queries and keys
-    loud = {key: 2 * v if key.startswith("norm.") else v for key, v in careful.items()}
-    widening = Widening(structure_of(uneven), _sizes(source), "replicate")
-    copied = {key: widening.apply(key, value) for key, value in source.state_dict().items()}
-    changes = {}
-    for name, model, state in (
-        ("with all care", double, careful),
-        ("no factor for queries and keys", double, sharp),
-        ("norm before the tied table as any other", double, loud),
-        ("uneven copies, 32 to 48", uneven, copied),
-    ):
-        model.load_state_dict(state)
-        changes[name] = case.change(model)
-    return pd.Series(changes)
-
-
 def _sizes(source: nn.Module) -> dict[str, int]:
     return {name: group.size for name, group in structure_of(source).groups.items()}
 
@@ -166,10 +136,11 @@ def parting(seeds: Iterable[int], *, trained: int, steps: int = 40, every: int =
     rows = []
     for seed in seeds:
         case = language_case(steps=trained, seed=seed)
-        fresh, learned = markov_texts(2048, seed=seed, text_seed=2), case.loss(case.source)
+        fresh = Split(*markov_texts(2048, seed=seed, text_seed=2))
+        learned = case.loss(case.source)
         for start in PARTED:
             model = _parted(case, start, seed)
-            states = _states(model, fresh, range(every, steps + 1, every), seed, 1e-3)
+            states = _trained_at(model, fresh, range(every, steps + 1, every), 1e-3, seed=seed)
             for step, state in {0: model.state_dict(), **states}.items():
                 model.load_state_dict(state)
                 logits, rank = stream_rank(model, case.test[0])

@@ -13,19 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from mergebook.sail.distances import empirical_variation, total_variation
-from mergebook.suites.types import (
-    Zoo,
-)
 from mergelib.align import git_rebasin
-from mergelib.evaluation.loops import evaluate_many
 from mergelib.problems.checks import check_choice
-from mergelib.sail.divergences import mmd_table
-from mergelib.sail.proximal import oracle_gamma, proximal_weights
-from mergelib.statedict import lerp
+from mergelib.sail.proximal import oracle_gamma
 
 GAMMAS = tuple(np.linspace(-0.5, 1.5, 41).round(2).tolist())
-EDGES = torch.linspace(-6, 6, 25)  # of the bins of total variation
 STARTS = ("shared", "own", "re-basin")  # of perceptrons
 HIDDEN = 32
 EXAMPLES = 150  # of each distribution
@@ -35,47 +27,12 @@ SHAPES = {"0.weight": (HIDDEN, 2), "0.bias": (HIDDEN,), "2.weight": (1, HIDDEN),
 Nets = dict[str, Tensor]  # state dicts of perceptrons of these shapes; of many, stacked
 
 
-def drawn_from(share: float, count: int, generator: torch.Generator) -> Tensor:
-    """Points ``(n, 2)`` of N((1, 0), I) with the probability ρ, and of N((−1, 0), I)."""
-    points = torch.randn(count, 2, generator=generator)
-    points[:, 0] += 2.0 * (torch.rand(count, generator=generator) < share) - 1
-    return points
-
-
-def estimated_shares(shares: Sequence[float], seeds: int, *, count: int = 400) -> pd.DataFrame:
-    """γ_1 by Eq. 11 from samples of D_1, D_2 and D*: a row per ρ, seed and kind of distance."""
-    rows = []
-    for seed in range(seeds):
-        generator = torch.Generator().manual_seed(seed)
-        first, second = (drawn_from(share, count, generator) for share in (1, 0))
-        for share in shares:
-            samples = [drawn_from(share, count, generator), first, second]
-            tables = {
-                "MMD² (V)": mmd_table(samples),
-                "MMD² (U)": mmd_table(samples, unbiased=True),
-                "TV of bins": squares([_binned(part) for part in samples], total_variation),
-                "TV of atoms": squares(samples, empirical_variation),
-            }
-            for kind, table in tables.items():
-                weights = proximal_weights(table[0, 1:], table[1:, 1:], "affine").weights
-                rows.append((share, seed, kind, float(weights[0])))
-    return pd.DataFrame(rows, columns=["share", "seed", "kind", "weight"])
-
-
 def squares(
     samples: Sequence[Tensor], distance: Callable[[Tensor, Tensor], Tensor | float]
 ) -> Tensor:
     """Squared distance of each sample to each, ``(count, count)``, as `proximal_weights` wants."""
-    table = torch.zeros(len(samples), len(samples), dtype=torch.float64)
-    for i, own in enumerate(samples):
-        for j in range(i):
-            table[i, j] = table[j, i] = float(distance(own, samples[j])) ** 2
-    return table
-
-
-def _binned(points: Tensor) -> Tensor:
-    places = torch.bucketize(points[:, 0].contiguous(), EDGES)
-    return torch.bincount(places, minlength=len(EDGES) + 1)
+    rows = [[float(distance(own, other)) ** 2 for other in samples] for own in samples]
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 def least_squares_shares(
@@ -143,31 +100,6 @@ def perceptron_shares(
         row["normal"] = entries + sum(float(part.square().sum()) for part in optimum.values())
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def pair_shares(
-    zoo: Zoo, pairs: Sequence[tuple[str, str]], shares: Sequence[float], positions: Sequence[float]
-) -> pd.DataFrame:
-    """Best γ_1 on the line through two experts for their tasks in the shares ρ and 1 − ρ.
-
-    Returns:
-        Columns ``pair``, ``share``, ``loss``: the γ_1 among ``positions`` of least test loss, and
-        ``curved``: what quadratic losses predict from their rise between both ends alone.
-    """
-    rows = []
-    for first, second in pairs:
-        pair = [first, second]
-        states = (zoo.experts[second], zoo.experts[first])
-        line = ((position, lerp(*states, position)) for position in positions)
-        table = evaluate_many(zoo.model, line, zoo.heads, zoo.suite, tasks=pair)
-        curves = table.pivot(index="candidate", columns="task", values="loss")
-        ends = curves[pair].loc[[0.0, 1.0]].to_numpy()
-        rises = (float(ends[0, 0] - ends[1, 0]), float(ends[1, 1] - ends[0, 1]))
-        for share in shares:
-            mixed = share * curves[first] + (1 - share) * curves[second]
-            curved = share * rises[0] / (share * rises[0] + (1 - share) * rises[1])
-            rows.append((f"{first}, {second}", share, mixed.idxmin(), curved))
-    return pd.DataFrame(rows, columns=["pair", "share", "loss", "curved"])
 
 
 def _tasks(generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -1,94 +1,14 @@
-"""What chapter 51 computes beside mixtures: thirds of a text, worlds for Theorems 1, 2 and 4."""
+"""What chapter 51 computes beside mixtures: a world for Theorem 2."""
 
-from collections import Counter
-from collections.abc import Sequence
-
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from mergebook.sail.distances import gaussian_variation
-from mergebook.sail.read.text import help_text
-from mergebook.sail.theory import convergence_bound, proximity_bound, start_bound
-from mergebook.sail.thirds import cut_blocks
-from mergelib.sail.divergences import mmd_table
-from mergelib.sail.proximal import oracle_gamma, proximal_weights
+from mergebook.sail.theory import convergence_bound, start_bound
+from mergelib.sail.proximal import oracle_gamma
 
-BLOCK = 1024  # tokens
 PENALTY = 0.005  # λ of the logistic regression, its μ
-
-
-def saturated(distances: Tensor, scales: Sequence[float]) -> pd.DataFrame:
-    """γ_1 for Gaussians of one covariance, by Mahalanobis distances and by their total variation.
-
-    Returns:
-        A row per scale: ``distance`` (the same for all), ``variation`` and the largest ``TV``.
-    """
-    rows = []
-    for scale in scales:
-        far = scale * distances.double()
-        near = gaussian_variation(far)
-        rows.append((scale, _first(far.square()), _first(near.square()), float(near.max())))
-    return pd.DataFrame(rows, columns=["scale", "distance", "variation", "TV"])
-
-
-def _first(squares: Tensor) -> float:
-    """Affine γ_1 of squared distances in the order of `saturated`."""
-    between = torch.zeros(2, 2, dtype=torch.float64)
-    between[0, 1] = between[1, 0] = squares[2]
-    return float(proximal_weights(squares[:2], between, "affine").weights[0])
-
-
-def thirds() -> pd.DataFrame:
-    """γ_1 for a text cut as the paper cuts its own: D_1, D_2 and D* by rising mean token value.
-
-    Returns:
-        A row per kind of token and feature: ``equation_11`` and the ``printed`` formula of MMD.
-    """
-    text = help_text()
-    words = text.split()
-    ranks = {word: rank for rank, (word, _) in enumerate(Counter(words).most_common())}
-    tokens = {
-        "characters": torch.tensor([float(ord(sign)) for sign in text if ord(sign) < 128]),
-        "words": torch.tensor([float(ranks[word]) for word in words]),
-    }
-    rows = []
-    for kind, values in tokens.items():
-        blocks = cut_blocks(values, BLOCK)
-        blocks = blocks[blocks.mean(1).argsort()]
-        edges = values.quantile(torch.linspace(0, 1, 51)[1:-1])
-        histograms = torch.stack(
-            [torch.bincount(torch.bucketize(row, edges), minlength=50) / BLOCK for row in blocks]
-        )
-        features = {"mean": blocks.mean(1, keepdim=True), "histogram": histograms, "values": blocks}
-        for name, rows_of in features.items():
-            cuts = len(rows_of) // 3
-            first, second, target = (rows_of[i * cuts : (i + 1) * cuts] for i in range(3))
-            table = mmd_table([target, first, second])
-            weight = _first(torch.stack([table[0, 1], table[0, 2], table[1, 2]]))
-            rows.append((kind, name, weight, 1 - weight))  # D_1 and D_2 exchanged
-    return pd.DataFrame(rows, columns=["tokens", "features", "equation_11", "printed"])
-
-
-def nearer_than_random(
-    dimensions: Sequence[int], *, spread: float = 0.1, draws: int = 20_000, seed: int = 0
-) -> pd.DataFrame:
-    """Theorem 1 in an LDA world with Σ = I: P(X ≤ αY) and its bounds at α = ½, per d."""
-    generator = np.random.default_rng(seed)
-    rows = []
-    for size in dimensions:
-        far = 2 * spread**2 * generator.chisquare(size, draws)
-        random = generator.noncentral_chisquare(size, 1.0, draws)
-        mean = 2 * spread**2 * size
-        row = {"d": size, "truth": float((far <= random / 2).mean())}
-        row["printed"] = proximity_bound(mean, size, 1.0, alpha=0.5)
-        row["literal"] = proximity_bound(mean / size, size, 1.0, alpha=0.5)
-        if size > 2:
-            row["repaired"] = proximity_bound(mean, size, 1.0, alpha=0.5, form="repaired")
-        rows.append(row)
-    return pd.DataFrame(rows)
 
 
 def descents(steps: int, *, seed: int = 0) -> tuple[pd.DataFrame, dict[str, float]]:

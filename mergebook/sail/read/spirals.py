@@ -12,28 +12,11 @@ import pandas as pd
 import torch
 
 from mergebook.lab.results import load_table
+from mergebook.sail import two_spirals as world
 from mergebook.sail.costs import Costs, mmd_flops, perceptron_flops
-from mergebook.sail.measure.spirals import (
-    EPOCHS,
-    EVERY,
-    GAMMAS,
-    RATE,
-    initial,
-    sources_of,
-    trained_on,
-)
+from mergebook.sail.measure import spirals as study
 from mergebook.sail.read import by_seed, stacked
 from mergebook.sail.read.reached import FLOPS
-from mergebook.sail.two_spirals import (
-    SHARE,
-    SIZES,
-    WIDTHS,
-    readings,
-    scores,
-    side_by_side,
-    spirals,
-    taken_apart,
-)
 from mergelib.statedict import lerp
 
 FILE = "spirals-spirals"
@@ -44,10 +27,10 @@ TIMES = (0, 50, 100, 200)  # steps at which a sweep is looked at
 NEAR = 0.15  # of γ to 0 or 1: "near"
 
 _KEYS = ["seed", "reading", "start"]
-_OWN = round(SHARE * SIZES[0])  # points of a source
-_STEP = perceptron_flops(WIDTHS, SIZES[0])
-_DISTANCES = mmd_flops((SIZES[0], _OWN, _OWN), WIDTHS[0])
-_SOURCE = EPOCHS * perceptron_flops(WIDTHS, _OWN)
+_OWN = round(world.SHARE * world.SIZES[0])  # points of a source
+_STEP = perceptron_flops(world.WIDTHS, world.SIZES[0])
+_DISTANCES = mmd_flops((world.SIZES[0], _OWN, _OWN), world.WIDTHS[0])
+_SOURCE = study.EPOCHS * perceptron_flops(world.WIDTHS, _OWN)
 COSTS = {
     "scratch": Costs(_STEP),
     "theorem": Costs(_STEP, added=_DISTANCES, sources=2 * _SOURCE),
@@ -61,8 +44,8 @@ def curves(
     reading: str,  # of D_1 and D_2
     start: str,  # `"shared"`, `"own"` or `"re-basin"`
     *,
-    gammas: Sequence[float] = GAMMAS,  # weights of the first source; ½ is one of them
-    epochs: int = EPOCHS,  # of sources and of retraining
+    gammas: Sequence[float] = study.GAMMAS,  # weights of the first source; ½ is one of them
+    epochs: int = study.EPOCHS,  # of sources and of retraining
     points: int = 41,  # on each of the two parts of the way
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One run of all weights, and the losses on the way from random weights to an optimum.
@@ -72,25 +55,25 @@ def curves(
         ``accuracy`` and ``gradient``. And rows of ``place`` and ``loss`` along straight lines: from
         random weights (0) to the even average (1), and on to where it is after retraining (2).
     """
-    data = spirals(seed)
-    parts = {reading: readings(data, seed)[reading]}
-    starts = {name: initial(name, seed) for name in ("common", "second", "fresh")}
-    one, two = sources_of(data, parts, starts, epochs, RATE)[reading][start]
+    data = world.spirals(seed)
+    parts = {reading: world.readings(data, seed)[reading]}
+    starts = {name: study.initial(name, seed) for name in ("common", "second", "fresh")}
+    one, two = study.sources_of(data, parts, starts, epochs, study.RATE)[reading][start]
     begun = [starts["fresh"], *(lerp(two, one, gamma) for gamma in gammas)]
-    model = side_by_side(begun)
-    curve = trained_on(model, data.train, data.validation, epochs, RATE, EVERY)
+    model = world.side_by_side(begun)
+    curve = study.trained_on(model, data.train, data.validation, epochs, study.RATE, study.EVERY)
     index = pd.MultiIndex.from_product([[np.nan, *gammas], curve.steps], names=["gamma", "step"])
     columns = {name: getattr(curve, name).T.flatten() for name in ("loss", "accuracy", "gradient")}
     table = pd.DataFrame(columns, index).reset_index()
     middle = 1 + list(gammas).index(0.5)
-    first, average, last = begun[0], begun[middle], taken_apart(model)[middle]
+    first, average, last = begun[0], begun[middle], world.taken_apart(model)[middle]
     places = np.linspace(0, 2, 2 * points - 1)
     on_way = [
         lerp(first, average, place) if place <= 1 else lerp(average, last, place - 1)
         for place in places.tolist()
     ]
     with torch.no_grad():
-        losses = scores(side_by_side(on_way), data.validation)[0]
+        losses = world.scores(world.side_by_side(on_way), data.validation)[0]
     return table, pd.DataFrame({"place": places, "loss": losses.numpy()})
 
 
@@ -115,7 +98,11 @@ def compared() -> pd.DataFrame:
         "nearest source": swept.merge(chosen, on=[*_KEYS, "gamma"]),
         "scratch": scratch.drop(columns=["reading", "start"]).merge(nearer[_KEYS], on="seed"),
     }
-    table = stacked(parts, "method").drop(columns="arm").assign(first_step=EVERY, last=EPOCHS)
+    table = (
+        stacked(parts, "method")
+        .drop(columns="arm")
+        .assign(first_step=study.EVERY, last=study.EPOCHS)
+    )
     flops = {name: (costs.step, costs.added, costs.sources) for name, costs in COSTS.items()}
     columns = pd.DataFrame(flops, index=FLOPS).T.rename_axis("method")
     table = table.merge(columns.reset_index(), on="method")
@@ -190,16 +177,6 @@ def chain() -> pd.DataFrame:
 
 
 LINKS = ["data", "parameters", "before", "after"]
-
-
-def differences(
-    table: pd.DataFrame, reading: str, start: str, links: Sequence[str]
-) -> pd.DataFrame:
-    """Return what the first source of a reading has above the second one, by seed and link."""
-    cells = [f"{reading} {number}" for number in (1, 2)]
-    own = table[table["start"] == start]
-    wide = own.pivot(index="seed", columns=["cell", "link"], values="value")
-    return pd.DataFrame(wide[cells[0]] - wide[cells[1]])[[*links]]
 
 
 def rank_correlations(table: pd.DataFrame, start: str, links: Sequence[str]) -> pd.Series:

@@ -9,8 +9,7 @@ import pandas as pd
 
 from mergebook.lab.results import load_table
 from mergebook.sail.measure.text import BUDGET
-from mergebook.sail.read import by_seed, stacked
-from mergebook.sail.read.flatness import flat
+from mergebook.sail.read import by_seed, flat, stacked
 from mergebook.sail.read.reached import steps_of
 from mergebook.sail.read.text import best, last
 from mergebook.sail.read.tuning import goals_on

@@ -3,15 +3,13 @@
 Curves are those of `gamma_sweep`, one table for characters and byte pairs.
 """
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from pydoc_data.topics import topics
 
 import pandas as pd
 
-from mergebook.lab.results import load_table
-from mergebook.sail.read import spirals, stacked
+from mergebook.sail.read import spirals, tables
 
 SWEEPS = {
     "characters": "tinyshakespeare-gamma_sweep",
@@ -25,20 +23,7 @@ CLUSTERS = {
     "thirds of Wikipedia": "wikitext2_test-clusters",
     TWO: "tinyshakespeare-two_texts",
 }
-KERNELS = {
-    "Shakespeare": "tinyshakespeare-text_kernels",
-    "Wikipedia": "wikitext2_test-text_kernels",
-}
 nearness = partial(spirals.nearness, "tinyshakespeare-text_nearness")
-EXAMPLES = {  # of training, which appendix I.2 gives for the six sets
-    "PIQA": 7_000,
-    "HellaSwag": 70_000,
-    "Winogrande": 44_000,
-    "SciQ": 13_679,
-    "ARC-Easy": 3_779,
-    "COPA": 1_000,
-}
-BATCH, PEAK, WARMUP = 16, 4e-4, 2000  # Table 1
 
 
 def help_text() -> str:
@@ -48,26 +33,15 @@ def help_text() -> str:
 
 def swept(part: str = "curves") -> pd.DataFrame:
     """A table of `gamma_sweep`, of characters and byte pairs, told apart by ``tokens``."""
-    return stacked({tokens: load_table(name, part) for tokens, name in SWEEPS.items()}, "tokens")
+    return tables(SWEEPS, part, "tokens")
 
 
-def distances() -> pd.DataFrame:
-    """MMD² of thirds, and Eq. 11, of both tables: see `swept`; starts have them in common."""
-    return swept("distances").drop_duplicates()
+distances = partial(swept, "distances")  # MMD² of thirds, and Eq. 11; starts have them in common
 
 
 def separations() -> pd.DataFrame:
     """AUC and p of thirds of two texts and of both texts, by ``parts`` (of `CLUSTERS`)."""
-    tables = {of: load_table(name, "separation") for of, name in CLUSTERS.items()}
-    return stacked(tables, "parts")
-
-
-def weights_of_kernels() -> pd.DataFrame:
-    """γ_1 of thirds by features, tokens and bandwidth, by Eq. 11 and by the ``printed`` formula."""
-    tables = {text: load_table(name, "distances") for text, name in KERNELS.items()}
-    table = stacked(tables, "text")
-    excess = table["first"] + table["between"] - table["second"]
-    return table.assign(printed=excess / (2 * table["between"]))
+    return tables(CLUSTERS, "separation", "parts")
 
 
 def heights(curves: pd.DataFrame, by: Sequence[str] = ("tokens",)) -> pd.DataFrame:
@@ -108,10 +82,3 @@ def chosen(curves: pd.DataFrame) -> pd.DataFrame:
         for name, rival in (("over_nearest", 0.0), ("over_farther", 1.0), ("over_half", 0.5))
     }
     return table[["gamma"]].assign(**gains).reset_index()
-
-
-def paper_rate(step: int, steps: int) -> float:
-    """The rate of the paper's Table 1: linear warm-up to `PEAK`, then a half cosine, to 0."""
-    if step < WARMUP:
-        return PEAK * step / WARMUP
-    return PEAK * (1 + math.cos(math.pi * (step - WARMUP) / (steps - WARMUP))) / 2

@@ -95,13 +95,15 @@ class SiT(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The velocities, and the tokens ``(B, 16, width)`` after this number of blocks."""
         condition = self.time(_waves(times)) + self.label(labels)
-        x = self.embed(_patches(latents)) + self.pos_embed
+        patches = F.unfold(latents, 2, stride=2).transpose(1, 2)  # `(B, 16, 16)`
+        x = self.embed(patches) + self.pos_embed
         tokens = x
         for number, each in enumerate(self.blocks, 1):
             x = each(x, condition)
             tokens = x if number == block else tokens
         shift, scale = self.modulation(F.silu(condition))[:, None].chunk(2, -1)
-        return _pictured(self.out(self.norm(x) * (1 + scale) + shift)), tokens
+        moved = self.out(self.norm(x) * (1 + scale) + shift).transpose(1, 2)
+        return F.fold(moved, (SIDE, SIDE), 2, stride=2), tokens
 
     def _initialise(self) -> None:
         for module in self.modules():
@@ -114,16 +116,6 @@ class SiT(nn.Module):
         for linear in (*gates, self.modulation, self.out):
             nn.init.zeros_(linear.weight)
             nn.init.zeros_(linear.bias)
-
-
-def _patches(latents: Tensor) -> Tensor:
-    """``(B, C, 2h, 2w)`` to tokens ``(B, h w, 4 C)``."""
-    return F.unfold(latents, 2, stride=2).transpose(1, 2)
-
-
-def _pictured(tokens: Tensor) -> Tensor:
-    """The reverse of `_patches`."""
-    return F.fold(tokens.transpose(1, 2), (SIDE, SIDE), 2, stride=2)
 
 
 def _waves(times: Tensor) -> Tensor:
@@ -147,15 +139,15 @@ def _grid(side: int, width: int) -> Tensor:
 @describes(GatedBlock)
 def _gated_block(block: GatedBlock, scope: Scope, x: Features, condition: Features) -> Features:
     _declare_gates(scope, x, condition, parts=6)
-    x = _added(scope, x, scope.chain(x, "norm1", "attn"))
-    return _added(scope, x, scope.chain(x, "norm2", "fc1", "fc2"))
+    x = cast(Features, scope.add(x, scope.chain(x, "norm1", "attn")))
+    return cast(Features, scope.add(x, scope.chain(x, "norm2", "fc1", "fc2")))
 
 
 @describes(SiT)
 def _sit(net: SiT, scope: Scope, _: Features | None) -> Features | None:
     x: Features = scope("embed", None)
     scope.declare("pos_embed", ("index", None), ("write", x))
-    condition = _added(scope, scope("time", None), scope("label", None))
+    condition = cast(Features, scope.add(scope("time", None), scope("label", None)))
     for number in range(len(net.blocks)):
         x = scope(f"blocks.{number}", x, condition=condition)
     _declare_gates(scope, x, condition, parts=2)
@@ -167,7 +159,3 @@ def _declare_gates(scope: Scope, x: Features, condition: Features, parts: int) -
     gates = Features(x.layout * parts)
     scope.declare("modulation.weight", ("scale", gates), ("read", condition))
     scope.declare("modulation.bias", ("scale", gates))
-
-
-def _added(scope: Scope, x: Features, y: Features | None) -> Features:
-    return cast(Features, scope.add(x, y))

@@ -4,21 +4,28 @@ Features are `mergebook.suites.heads.features`; whatever is fitted is fitted to 
 rows alone.
 """
 
+from typing import Any
+
 import numpy as np
 
 from mergelib.evaluation.tasks import Split
 
 
-def linear_probe(train: Split, *tests: Split, C: float = 0.1) -> list[tuple[float, float]]:
-    """Loss (nats) and accuracy (0..1) on test rows of a linear classifier of features."""
+def linear_classifier(C: float = 0.1) -> Any:
+    """A logistic regression on standardised features; it is not fitted yet."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
+    return make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=1000))
+
+
+def linear_probe(train: Split, *tests: Split, C: float = 0.1) -> list[tuple[float, float]]:
+    """Loss (nats) and accuracy (0..1) on test rows of a linear classifier of features."""
     for test in tests:
-        _check_classes(train, test)
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=1000))
-    model.fit(*_arrays(train))
+        if strange := sorted(set(test.labels.tolist()) - set(train.labels.tolist())):
+            raise ValueError(f"class {strange[0]} of the test rows is not among the training rows")
+    model = linear_classifier(C).fit(*_arrays(train))
     found = []
     for test in tests:
         features, labels = _arrays(test)
@@ -36,11 +43,6 @@ def neighbours_accuracy(train: Split, test: Split, *, k: int = 20) -> float:
         raise ValueError(f"k is {k}, expected 1 to the {len(train)} training rows")
     model = KNeighborsClassifier(k, metric="cosine").fit(*_arrays(train))
     return float(model.score(*_arrays(test)))
-
-
-def _check_classes(train: Split, test: Split) -> None:
-    if strange := sorted(set(test.labels.tolist()) - set(train.labels.tolist())):
-        raise ValueError(f"class {strange[0]} of the test rows is not among the training rows")
 
 
 def _arrays(rows: Split) -> tuple[np.ndarray, np.ndarray]:

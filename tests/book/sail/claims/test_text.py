@@ -11,13 +11,14 @@ import pytest
 from mergebook.lab.results import load_table
 from mergebook.ledger import judge
 from mergebook.sail import claims as sail
+from mergebook.sail import read
 from mergebook.sail.claims.arms import BYOL, HALVES, LABELS
 from mergebook.sail.claims.text import STARTS
 from mergebook.sail.measure.sources import ARMS
 from mergebook.sail.measure.spirals import READINGS
 from mergebook.sail.measure.text import CELLS, CORPORA, EVERY, SHARES
 from mergebook.sail.measure.training import FINE
-from mergebook.sail.read import arms, spirals, sweeps, text
+from mergebook.sail.read import arms, spirals, sweeps
 
 Tables = dict[str, list[dict[str, Any]]]
 RESNETS = ("half wider", "deeper", "deepest")
@@ -117,7 +118,7 @@ def results(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (sweeps, arms):
         monkeypatch.setattr(module, "load_table", load)
-    for module in (spirals, text):
+    for module in (spirals, read):
         monkeypatch.setattr(module, "load_table", also)
     monkeypatch.setattr(sweeps, "goals_of_text", lambda _: {"easy": 2.495, "hard": 2.493})
     goals = {"easy": 2.505, "hard": 2.5, "late": 2.495}

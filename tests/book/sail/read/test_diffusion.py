@@ -50,15 +50,6 @@ def test_what_f_p_explains(world: World) -> None:
     assert nothing[0.0] == pytest.approx(0, abs=0.05)
 
 
-def test_alignment_collapses_where_f_p_is_trained(world: World) -> None:
-    table = analysis.collapse(world, replace(PLAN, steps=101)).set_index(["f_P", "step"])
-    loss, spread = (table[name].to_dict() for name in ("loss", "spread"))
-    assert loss["frozen", 0] == loss["trained", 0]
-    assert loss["trained", 100] < 0.3 * loss["frozen", 100]
-    assert table["spread"]["frozen"].nunique() == 1
-    assert spread["trained", 100] < 0.5 * spread["frozen", 0]
-
-
 def test_arms_are_compared(world: World) -> None:
     compared = analysis.compare(world, replace(PLAN, samples=8, euler=2))
     assert {*compared.networks} == {*compared.judged.index} == {*ARMS, analysis.LONGER}

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mergebook.sail.read.flatness import flat
+from mergebook.sail.read import flat
 
 GAMMAS = (0.0, 0.5, 1.0)
 

@@ -29,14 +29,6 @@ def test_what_is_kept(cases: dict[str, growing.Case], family: str) -> None:
     assert (table["change"].drop(exact.index) > 1e-6).all()
 
 
-def test_traps_cost_what_is_said() -> None:
-    careful, sharp, loud, uneven = growing.traps(growing.language_case(steps=200))
-    assert careful < 1e-5
-    assert loud == pytest.approx(1, abs=1e-5), "twice the logits"
-    assert sharp > 0.3
-    assert uneven > 0.3
-
-
 def test_copies_stay_copies_until_noise_parts_them() -> None:
     table = growing.parting([0], trained=12, steps=4, every=2)
     rounds = table.set_index(["start", "step"])

@@ -39,16 +39,6 @@ def test_rare_characters_are_left_out() -> None:
     assert features["histogram"][1:].sum(1).tolist() == pytest.approx([1] * 11)
 
 
-def test_the_printed_formula_leaves_the_rest_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Points at 0, 1 and 3 of a line: D_2 is nearer to D_t, Eq. 11 is −2 and printed is 3."""
-    rows = {"first": [9.0], "second": [4.0], "between": [1.0], "gamma": [-2.0]}
-    monkeypatch.setattr(text, "load_table", lambda name, part: pd.DataFrame(rows))
-    found = text.weights_of_kernels()
-    assert found["text"].tolist() == ["Shakespeare", "Wikipedia"]
-    assert found["printed"].tolist() == [3, 3]
-    assert (found["gamma"] + found["printed"]).tolist() == [1, 1]
-
-
 def test_distances_from_an_optimum_in_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = {"seed": 3, "start": "own"}
     rows = [{**cell, "source": i, "parameters": math.e**i, "random": 1.0} for i in (1, 2)]
@@ -59,9 +49,3 @@ def test_distances_from_an_optimum_in_logs(monkeypatch: pytest.MonkeyPatch) -> N
     assert logs[1, "source"] == pytest.approx(1)
     assert logs[2, "source"] == pytest.approx(2)
     assert logs[2, "random"] == 0
-
-
-def test_the_papers_rate() -> None:
-    rates = [text.paper_rate(step, 6000) for step in (0, 1000, 2000, 4000, 6000)]
-    assert rates == pytest.approx([0, 2e-4, 4e-4, 2e-4, 0])
-    assert text.paper_rate(500, 875) == 1e-4, "never past the warm-up"
