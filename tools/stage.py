@@ -29,21 +29,45 @@ LAUNCH_BUTTONS = {
 }
 # What the pages load, out of everything that MathJax ships.
 MATHJAX = ("tex-mml-chtml.js", "input/tex/extensions", "output/chtml/fonts", "a11y")
+GITHUB = "https://github.com/"
 NO_ADDRESS = 'SOURCE = ""'
 
 
 def configuration() -> dict[str, Any]:
     """`_config.yml`, with the repository and its buttons if the environment names one."""
     config: dict[str, Any] = yaml.safe_load((ROOT / "_config.yml").read_text())
-    repository = os.environ.get("MERGELIB_REPOSITORY", "").strip("/")
-    if repository:
-        address = repository if "://" in repository else f"https://github.com/{repository}"
+    address = repository()
+    if address:
         config["sphinx"]["config"]["html_theme_options"] |= {
             "repository_url": address,
-            "repository_branch": os.environ.get("MERGELIB_BRANCH", "published"),
+            "repository_branch": branch(),
+            "use_repository_button": True,
             "launch_buttons": LAUNCH_BUTTONS,
         }
     return config
+
+
+def repository() -> str:
+    """The repository's address, or "" before it is known."""
+    name = os.environ.get("MERGELIB_REPOSITORY", "").strip("/")
+    return name if not name or "://" in name else GITHUB + name
+
+
+def branch() -> str:
+    """The branch that Colab and Binder open."""
+    return os.environ.get("MERGELIB_BRANCH", "published")
+
+
+def link_to_colab(folder: Path, name: str) -> None:
+    """Put a link below the title of every notebook in a folder that opens it in Colab."""
+    for path in folder.glob("*.ipynb"):
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        title = next(cell for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+        heading, _, text = "".join(title["source"]).partition("\n")
+        address = f"{LAUNCH_BUTTONS['colab_url']}/github/{name}/blob/{branch()}"
+        link = f"[Open this page in Colab]({address}/notebooks/{path.name})"
+        title["source"] = f"{heading}\n\n{link}\n{text}"
+        path.write_text(json.dumps(notebook), encoding="utf-8")
 
 
 def copy_mathjax(target: Path) -> None:
@@ -69,6 +93,8 @@ def stage() -> None:
     shutil.rmtree(STAGE, ignore_errors=True)
     shutil.copytree(ROOT / "book", STAGE / "book")
     shutil.copytree(EXECUTED, STAGE / "notebooks")
+    if repository().startswith(GITHUB):
+        link_to_colab(STAGE / "notebooks", repository().removeprefix(GITHUB))
     copy_mathjax(STAGE / "book" / "_static" / "mathjax")
     shutil.copy2(ROOT / "_toc.yml", STAGE)
     (STAGE / "_config.yml").write_text(yaml.safe_dump(configuration(), sort_keys=False))

@@ -85,8 +85,8 @@ def merge_command(
 ) -> None:
     """Merge model files, streaming tensor by tensor (the models need not fit into memory).
 
-    Example: mergelib merge ties a.safetensors b.safetensors -p base.safetensors -o out.safetensors
-    --set density=0.2
+    Example: mergelib merge tsv a.safetensors b.safetensors c.safetensors -p base.safetensors -o
+    out.safetensors --set scale=1.2
     """
     from mergelib import is_kernel, merge_files
     from mergelib.statedict import is_matrix

@@ -25,7 +25,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](../book/what-merging-is) explains the words. **Time:** five minutes to
 # read, less than one to run.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "digits2"
 PROFILE = "default"
 SEED = 0
@@ -349,7 +349,3 @@ if PROFILE != "smoke":
 # * Asked for all ten digits, each expert fails on the other's half; every merge of the two keeps
 #   both.
 # * Settings come from validation pictures, and identities such as $\lambda = 1/T$ check the code.
-#
-# **Next:** [](01-testbed) shows where suites, heads and experts come from, and
-# [](02-averaging-and-task-vectors) why merging works at all. To merge your own files, see
-# [](../book/merge-your-own).

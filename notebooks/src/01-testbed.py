@@ -42,7 +42,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** the [five-minute tour](00-tour). **Time:** 20 minutes to read, about half
 # a minute to run once the experts are cached (a minute or two more the first time).
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -636,6 +636,3 @@ table = summary.loc[list(rebuilt), ["pretrained", "individual"]].assign(rebuilt=
 #   the expert is kept.
 # * Parameter count and logits agree with their formulas; data and evaluation repeat exactly.
 # * It is small, and one family. Orders and mechanisms transfer better than numbers.
-#
-# **Next:** [](02-averaging-and-task-vectors) walks the straight lines between these experts, and
-# finds out why averaging them works at all.

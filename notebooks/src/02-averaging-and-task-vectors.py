@@ -40,7 +40,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](01-testbed); derivatives and the chain rule. **Time:** 25 minutes to
 # read, about a minute to run once the experts are cached.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -858,6 +858,3 @@ print("activation matching undoes the shuffle exactly:", same)
 # * Task vectors are nearly orthogonal in weight space and still move each other's features.
 # * The best scale falls as tasks are added: choose it on validation data. The rule $2/T$ costs about a point on our
 #   network, and up to five on others.
-#
-# **Next:** [](03-interference) looks at the entries where task vectors conflict, and at TIES, DARE
-# and Consensus, which repair that entry by entry; [](10-cart) works on directions instead.

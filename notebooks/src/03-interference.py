@@ -38,7 +38,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](02-averaging-and-task-vectors). **Time:** 20 minutes to read, a minute
 # or so to run once the experts are cached.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -866,7 +866,3 @@ assert abs(square / 2 - (1.5 + 3 / np.pi) / 2) < 0.01
 #   who agree peaks level with the plain sum. Over six suites, none of TIES, DARE and Consensus is reliably ahead.
 # * DARE is unbiased, and its noise grows like $p/(1-p)$: harmless for a while, then not.
 # * One bit per weight and task, in EMR, buys what no single merged value can.
-#
-# **Next:** the methods of this chapter see coordinates. [](10-cart) sees matrices: it measures from the
-# average, cuts the rank, and with frozen heads gains several times as much. All sources are in the
-# [](../book/bibliography).

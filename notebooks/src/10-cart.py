@@ -37,7 +37,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](02-averaging-and-task-vectors), and what a singular value decomposition
 # is. **Time:** 30 minutes to read, about a minute to run once the experts are cached.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -688,8 +688,6 @@ trimmed = ml.evaluate_many(zoo.model, trimmed, zoo.heads, zoo.suite)
 #   experts' than the average's do.
 # * Rank and scale belong together and are chosen on validation data.
 # * With two experts CART is the average.
-#
-# **Next:** [](11-cart-experiments), where the bell meets real pictures and more tasks.
 #
 # ## References
 #

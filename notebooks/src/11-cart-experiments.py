@@ -35,7 +35,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](10-cart). **Time:** 12 minutes to read, less than a minute to run; most numbers
 # are read from `results/`, which `mergebook measure` wrote ([](../book/how-to-run)).
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -697,5 +697,3 @@ assert np.allclose(plane.place(merged), loops[2.0][EIGHT], atol=1e-3 * np.abs(lo
 # * CART-Indexing at 8 % is within a point of the experts on MiniLM and about two below on EfficientNet; at equal storage
 #   one-bit masks are above it.
 # * The path over the rank is a loop, seen in its own plane only.
-#
-# **Next:** [](20-adapting-with-data). All sources are in the [](../book/bibliography).

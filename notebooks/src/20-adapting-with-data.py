@@ -39,7 +39,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](02-averaging-and-task-vectors); [](11-cart-experiments) for AdaMerging on
 # CART. **Time:** 25 minutes to read, a minute or so to run once the experts are cached.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -671,8 +671,6 @@ print(f"the mean shift brings {100 * share:.0f} % of surgery's gain")
 #   scale differs by an order of magnitude, and says little about who deserves the weight.
 # * RegMean lowers the error of every layer in closed form.
 # * Surgery leaves the weights alone and corrects the features, for each task, in seconds; it gains most.
-#
-# **Next:** Frank-Wolfe, which spends data with a guarantee.
 #
 # ## References
 #

@@ -38,7 +38,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](02-averaging-and-task-vectors), and what a gradient is. **Time:** 35 minutes to read,
 # a minute and a half to run once the experts are cached.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -810,8 +810,6 @@ print(f"curvature constant at least {max(constants):.2f}, L D² at least {curvat
 # * Theorem 1 of the paper is true for starts in the hull, for another reason than the one given; it is no rate,
 #   and the soft step as printed can circle for ever. With the current point kept the classical rates hold.
 # * On a network these bounds exceed the gap from which one starts. Look at the gap.
-#
-# **Next:** [](22-frank-wolfe-experiments), where the method meets its rivals.
 #
 # ## References
 #

@@ -36,7 +36,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](20-adapting-with-data) and [](21-frank-wolfe). **Time:** 15 minutes to read, a minute to
 # run; most numbers are read from `results/` ([](../book/how-to-run)).
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -614,5 +614,3 @@ print(f"loss before the last step: {further.history['loss'].iloc[-1]:.3f}, befor
 #   constraint the walk is learned task arithmetic, and we detect no difference between soft and hard in the paper's
 #   own pairing.
 # * On the same few examples merging beats untuned training; on thousands training beats merging.
-#
-# **Next:** the [](90-claims-ledger). All sources are in the [](../book/bibliography).

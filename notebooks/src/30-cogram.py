@@ -40,7 +40,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](02-averaging-and-task-vectors), and Fisher merging from
 # [](20-adapting-with-data). **Time:** 30 minutes to read, about a minute to run.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "digits2"
 PROFILE = "default"
 SEED = 0
@@ -875,5 +875,3 @@ pd.DataFrame(answers).T.round(3)
 #   which parent it walks towards.
 # * The geometric mean of magnitudes forgets signs. On features around zero class means or k-means centres are recognised,
 #   and it is not; on positive features the objection falls away.
-#
-# **Next:** [](31-cogram-experiments), over thirty seeds. All sources are in the [](../book/bibliography).

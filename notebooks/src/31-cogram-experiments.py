@@ -41,7 +41,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](30-cogram). **Time:** 25 minutes to read, about a minute to run; the
 # tables are read from `results/`, which `mergebook measure` wrote ({ref}`below <cogram-repeat>`).
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "synthetic"
 PROFILE = "default"
 SEED = 0
@@ -932,5 +932,3 @@ for name in scores:
 # * After training on the data of both, neither the kickoff nor the merge matters by more than tenths of a point.
 # * Aligning neurons first lifts the average of networks that started apart: above the better parent in one case,
 #   level with it in another.
-#
-# **Next:** the [](90-claims-ledger). All sources are in the [](../book/bibliography).

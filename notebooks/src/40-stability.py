@@ -41,7 +41,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](02-averaging-and-task-vectors), what a gradient and a covariance are. **Time:** 45
 # minutes to read, a minute to run with experts in the cache.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -1163,8 +1163,6 @@ print("falls at every step:", bool((table["excess"].diff().dropna() < 0).all()))
 #   passes, and a descent bound from gradients at $\theta_0$, whose last term says that tasks pull apart.
 # * A network's curvature leaves hardly any room for a step in the paper's domain. Measured stability falls with the
 #   batch, as the corrected law says; in the steps it lies between both laws, or below.
-#
-# **Next:** [](41-corollary-one).
 #
 # ## References
 #

@@ -36,7 +36,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](03-interference) for the masks, [](40-stability) for the bound. **Time:** 15 minutes to
 # read, half a minute to run once the experts are cached.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -551,8 +551,6 @@ print(f"heterogeneity {zeta[0]:.3f} and {zeta[1]:.3f}")
 # * At fixed weights, losses follow how far the merge goes, and not the variance.
 # * At the best scale of each mask, a smaller share goes with a lower loss on two suites of three, and masks differ by
 #   hundredths of a nat.
-#
-# **Next:** [](42-scaling-laws).
 #
 # ## References
 #

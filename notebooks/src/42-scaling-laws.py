@@ -39,7 +39,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](40-stability), [](03-interference). **Time:** 25 minutes to read, about a minute to run; the
 # tables are read from `results/` ({ref}`below <scaling-repeat>`).
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -242,7 +242,7 @@ assert (long.groupby("seed")["generalisation"].mean() < 0.5 * apart).all()
 # By either floor most of what the average lacks after seven passes is optimisation error. $E_O$ lies between 0.9 nats, above one model for all tasks, and 1.6, above zero;
 # $E_G$ is a quarter of a nat.
 #
-# Chapter 40 proves that $E_G$ of the pretrained model is zero in expectation, since it has seen none of the examples. Measured,
+# [](40-stability) proves that $E_G$ of the pretrained model is zero in expectation, since it has seen none of the examples. Measured,
 # it is not: some test sets differ from their training sets (GTSRB's has other tracks of signs), the heads were built from
 # three training examples of each class, and a hundred examples are few. So the figures show differences from the
 # pretrained model on the same examples, which removes what all settings share:
@@ -965,8 +965,6 @@ for name in ("distance", "progress"):
 # * Larger batches help at equal steps, more so at a large rate, and not at equal pictures.
 # * More data help through $E_G$ alone; more tasks hurt, up to twenty, because tasks differ. TIES and DARE lose most by long training.
 # * On a ResNet, what a large rate ruins are the averaged statistics of BatchNorm: measure them anew.
-#
-# **Next:** [](43-choosing-by-the-bound).
 #
 # ## References
 #

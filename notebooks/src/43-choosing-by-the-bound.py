@@ -38,7 +38,7 @@ if importlib.util.find_spec("mergebook") is None:
 #
 # **Before you start:** [](40-stability). **Time:** 25 minutes to read, a minute to run: no network is trained.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -47,7 +47,7 @@ DEVICE = "cpu"
 # %% [markdown]
 # ## The explorer
 #
-# Four to sixteen quadratic tasks in six dimensions, as in chapter 40, except that their curvatures share their axes. The
+# Four to sixteen quadratic tasks in six dimensions, as in [](40-stability), except that their curvatures share their axes. The
 # black curve is the exact excess error of the average, the dotted one its generalisation part, the dashed line the
 # pretrained model. Three things to try: follow the dip of the black curve while you change $\eta$; find a setting where
 # another curve has its dip in the same place; raise the number of tasks.
@@ -63,7 +63,7 @@ display(HTML(explorer(seed=SEED)))
 
 # %% [markdown]
 # Theorem 3 is the paper's bound, with a free learning rate and $\zeta$ at $\theta_0$ only, which favours it. The repaired
-# bound adds up what chapter 40 proves. Both are read outside their domains too, where they are heuristics.
+# bound adds up what [](40-stability) proves. Both are read outside their domains too, where they are heuristics.
 #
 # ## Where bounds are proved, and where the best merges are
 #
@@ -254,7 +254,7 @@ if not small:  # the text is about ten families of tasks
     assert cells["theorem_3"].loc[(0.5, 0.0)] < 0
 
 # %% [markdown]
-# Printed are the families of chapter 40, with $\tau$ and its 95 % interval. On half of them and fewer settings, with
+# Printed are the families of [](40-stability), with $\tau$ and its 95 % interval. On half of them and fewer settings, with
 # fewer and with more examples per task:
 
 # %%
@@ -877,8 +877,6 @@ assert 0.9 < float(ratio) < 1.1
 #   more slowly than $1/\eta$.
 # * Of experts of unequal length the average descends another loss. FedNova corrects this while experts are short, and
 #   overshoots once they are not.
-#
-# **Next:** [](44-remedies).
 #
 # ## References
 #

@@ -38,7 +38,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](40-stability), [](20-adapting-with-data). **Time:** 15 minutes to read, half a minute to
 # run; what takes longer is read from `results/`.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -604,8 +604,6 @@ assert apart < 1e-4 < newton.norm()
 #   times the way.
 # * There is no sign that AdaMerging gives outliers less weight, over eight tasks of each suite; it helps on one suite of two.
 # * Surgery lowers the optimisation error. The generalisation error stays or doubles with the inputs it learns from; learned from test inputs it cannot be judged.
-#
-# **Next:** the [](90-claims-ledger), where the papers' claims meet measurements.
 #
 # ## References
 #

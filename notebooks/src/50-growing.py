@@ -36,7 +36,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](01-testbed) for the pictures; singular values as in [](10-cart). **Time:** 15 minutes to
 # read, a minute and a half to run.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -627,8 +627,6 @@ print("longer:", bool((read + extra).norm() > read.norm()))
 # * Random factors in a singular value decomposition keep the singular values and none of the function.
 # * Copies without noise remain copies. Zeros in place of the mean change the function, and cost steps to mend it.
 # * Learned maps reach the source's loss, but as much training from scratch reaches most of it in a GPT; two sources want to be learned jointly; as much training from a start that keeps the function is as good, or better.
-#
-# **Next:** [](51-proximal-parameters).
 #
 # ## References
 #

@@ -43,7 +43,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](02-averaging-and-task-vectors); what a Gaussian and a gradient step are. **Time:** 40 minutes
 # to read, half a minute to run with experts in the cache.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -914,8 +914,6 @@ for steps in (0, 1, 10):
 # * Total variation of samples returns uniform weights. The paper's split by thirds says: take the nearest source.
 # * Theorem 1 is true for $d \ge 2$ and independent sources. It is about linear models and a start from $\mathcal N(0, I)$, and does not carry over to
 #   networks. Theorem 2 is true and promises steps, no factor, which the paper concedes. Theorem 4 is true and vacuous as printed, and repaired it is not vacuous.
-#
-# **Next:** [](52-sail-spirals).
 #
 # ## References
 #

@@ -35,7 +35,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](51-proximal-parameters). **Time:** 7 minutes to read, a quarter of a minute to run; what repeats over
 # more seeds is read from `results/`.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "spirals"
 PROFILE = "default"
 SEED = 0
@@ -525,8 +525,6 @@ print(f"sources: {costs.sources / costs.step:.0f} epochs, weights: {costs.added 
 # * SAIL is faster than scratch where a source has seen the target and costs nothing; there the nearest source alone ends no
 #   worse, and is much faster if starts are not shared. With sources paid for, SAIL is slower everywhere.
 # * Sources with their own starts are farther from an optimum than random weights are.
-#
-# **Next:** [](53-sail-vision).
 #
 # ## References
 #

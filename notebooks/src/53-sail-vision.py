@@ -35,7 +35,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](52-sail-spirals), which says how a start is judged. **Time:** 8 minutes to read, a minute to run; what repeats
 # over seeds and real pictures is read from `results/`.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -663,8 +663,6 @@ for count in (20, 320):
 # * For digits and signs the farther source is better, and no distance of pixels tells.
 # * By BYOL training takes ten times as many steps. SAIL is about twelve times as fast as scratch there (a lower bound) and ends 4.8 points above it, and one half alone is as good.
 # * Between sources whose data cannot be told apart, weights by distances are chance.
-#
-# **Next:** [](54-sail-text).
 #
 # ## References
 #

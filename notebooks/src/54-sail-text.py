@@ -36,7 +36,7 @@ if importlib.util.find_spec("mergebook") is None:
 #
 # **Before you start:** [](51-proximal-parameters). **Time:** 12 minutes to read, half a minute to run.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "tinyshakespeare"
 PROFILE = "default"
 SEED = 0
@@ -719,8 +719,6 @@ print(f"AUC of D1 and D2: {classifier_auc(rest[low], rest[middle]):.2f}")
 # * Where the right weight is known, the loss does not follow it, and it is no better than the nearest source alone. For thirds one source is best at any share.
 # * To another text one source carries over, and no average of two does better; Theorem 3 itself takes one alone.
 # * Not all overlaps exist, and 0, ½ and 1 were not on the grid.
-#
-# **Next:** [](55-sail-larger-gpts).
 #
 # ## References
 #

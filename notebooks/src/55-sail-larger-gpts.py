@@ -35,7 +35,7 @@ if importlib.util.find_spec("mergebook") is None:
 #
 # **Before you start:** [](54-sail-text), and [](50-growing) for the maps. **Time:** 10 minutes to read, half a minute to run.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "tinyshakespeare"
 PROFILE = "default"
 SEED = 0
@@ -599,8 +599,6 @@ assert abs((without - with_noise).mean()) < 0.001
 # * The scale of the grown weights explains little of their lead over a scratch that is at its own best scale; over an untuned scratch the factors would be much larger.
 # * The paper's 10.8866 is an untrained network, three of its test sizes cannot be, and its table has no row for a source.
 # * Copies stay copies under learned maps, too.
-#
-# **Next:** [](56-sail-diffusion).
 #
 # ## References
 #

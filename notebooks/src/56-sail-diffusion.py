@@ -36,7 +36,7 @@ if importlib.util.find_spec("mergebook") is None:
 #
 # **Before you start:** [](50-growing). **Time:** 15 minutes to read, a minute to run.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "digits2"
 PROFILE = "default"
 SEED = 0
@@ -538,8 +538,6 @@ print("within a tenth:", abs(mean / (2 * d / n + d * (d + 1) / (2 * n)) - 1) < 0
 # * A Fréchet distance is one of features, of a number of pictures, and above a floor.
 # * At equal steps REPA + J is level with REPA if each has its own rate; at equal cost it is behind throughout. With one rate for all it had seemed ahead.
 # * The paper's table counts iterations alone, and marks a rise of sFID as a fall.
-#
-# **Next:** [](57-merging-or-warm-start).
 #
 # ## References
 #

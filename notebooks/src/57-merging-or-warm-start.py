@@ -33,7 +33,7 @@ if importlib.util.find_spec("mergebook") is None:
 #
 # **Before you start:** [](55-sail-larger-gpts). **Time:** 7 minutes to read, ten seconds to run.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "tinyshakespeare"
 PROFILE = "default"
 SEED = 0
@@ -497,8 +497,6 @@ print("most:", gaps.max().max() < steps_saved(0.5, 1.0, 0.01) / 2 + 0.1)
 # * Merging two sources ends behind one on GPTs by 0.02 to 0.04 nats at equal cost, whatever the start; on ResNets level with it, or 0.06 behind where halves have their own starts.
 # * Mean padding and copies are a hundredth or two apart. Learned maps cost about what they bring if learned jointly, and much more if learned for each source alone.
 # * The scale of grown weights alone saves 170 steps on GPTs, where what has been learned saves 720. Random factors, which keep what tokens have in common, save 400, and none on ResNets once scratch has its best rate.
-#
-# **Next:** [](90-claims-ledger).
 #
 # ## References
 #

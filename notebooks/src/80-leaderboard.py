@@ -68,9 +68,7 @@ def bars(methods, height):
         ends = [row.accuracy - row.half_width, row.accuracy + row.half_width]
         ax.plot(ends, [place, place], color="black", lw=1.2)
         ax.text(ends[1] + 0.8, place, f"{row.accuracy:.0f}", va="center")
-    ax.set_yticks(
-        range(len(part)), [leaderboard.title(name) for name in part["method"]]
-    )
+    ax.set_yticks(range(len(part)), [leaderboard.title(name) for name in part["method"]])
     ax.set(xlim=(0, 90), xlabel="test accuracy, %")
     ax.grid(axis="y", visible=False)
     fig.legend(loc="outside right center", fontsize=11)
@@ -177,14 +175,22 @@ def validated(suite, method):
 KNOWN = ["EMR", "TALL + TIES", "CART-Indexing, 8%", "CART-Indexing, rest averaged, 8%"]
 known = rows[rows["suite"].isin(EIGHT) & rows["method"].isin(KNOWN)]["normalised"]
 numbers = {
-    "lead_low": lead.min(), "lead_high": lead.max(), "suites": len(lead),
-    "fw": kept["frank_wolfe"]["imagenet8"], "fw_cart": kept["frank_wolfe+cart"]["imagenet8"],
-    "cart": kept["cart"]["imagenet8"], "fw_gain": labelled.max(),
-    "known_low": known.min(), "known_high": known.max(),
+    "lead_low": lead.min(),
+    "lead_high": lead.max(),
+    "suites": len(lead),
+    "fw": kept["frank_wolfe"]["imagenet8"],
+    "fw_cart": kept["frank_wolfe+cart"]["imagenet8"],
+    "cart": kept["cart"]["imagenet8"],
+    "fw_gain": labelled.max(),
+    "known_low": known.min(),
+    "known_high": known.max(),
     "tsv_lost": max(validated(suite, "tsv") for suite in EIGHT),
 }
 for key, method in {
-    "cart": "cart", "tsv": "tsv", "surgery": "surgery+cart", "ada": "adamerging"
+    "cart": "cart",
+    "tsv": "tsv",
+    "surgery": "surgery+cart",
+    "ada": "adamerging",
 }.items():
     numbers |= {f"{key}_low": kept[method].min(), f"{key}_high": kept[method].max()}
 tsv = rows.query("suite == 'imagenet8' and method == 'tsv'").iloc[0]

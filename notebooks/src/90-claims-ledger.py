@@ -35,7 +35,7 @@ if importlib.util.find_spec("mergebook") is None:
 # **Before you start:** [](01-testbed) for the suites and the splits. **Time:** ten minutes to read,
 # seconds to run; nothing is trained, all is read from stored results.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "vision8"
 PROFILE = "default"
 SEED = 0
@@ -271,5 +271,3 @@ print("\n".join(ledger.Claim.__annotations__))
 #   correction.
 # * Each entry says what its intervals generalise over; the paper's own figures stand beside it.
 # * Undecided is a verdict too: each open check says what it could have shown.
-#
-# **Next:** the chapters that the entries link to, and the [](../book/bibliography).

@@ -29,7 +29,7 @@ if importlib.util.find_spec("mergebook") is None:
 #
 # **Before you start:** [](90-claims-ledger). **Time:** five minutes; the simulation itself is stored.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
@@ -153,5 +153,3 @@ assert shares.loc[6, "holds"] > 99
 # * The crossed model's error rate is close to 5 % where tasks or seeds differ, and lower elsewhere.
 # * An interval over seeds alone is no statement about other tasks.
 # * Numbers come from `python -m benchmarks.error_rates`.
-#
-# **Next:** the [](../book/errata).

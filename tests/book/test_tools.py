@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import stage
 from execute import differences, merge_streams, read_source, with_outputs
-from nbformat.v4 import new_code_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 
 BOOTSTRAP = 'import sys\n\nSOURCE = ""\nprint(SOURCE or "none")'
@@ -75,6 +75,16 @@ def test_launch_buttons_need_an_address(monkeypatch: pytest.MonkeyPatch, given: 
     assert options["launch_buttons"] == stage.LAUNCH_BUTTONS
     assert options["repository_url"] == "https://github.com/some/where"
     assert options["repository_branch"] == "published"
+
+
+def test_every_notebook_links_to_colab_below_its_title(tmp_path: Path) -> None:
+    cells = [new_code_cell("1"), new_markdown_cell("# Title\n\nText."), new_markdown_cell("# B")]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "a.ipynb")
+    stage.link_to_colab(tmp_path, "some/where")
+    _, title, other = nbformat.read(tmp_path / "a.ipynb", as_version=4).cells
+    address = "https://colab.research.google.com/github/some/where/blob/published/notebooks/a.ipynb"
+    assert title.source == f"# Title\n\n[Open this page in Colab]({address})\n\nText."
+    assert other.source == "# B"
 
 
 def test_a_checked_cell_that_changed_is_told(

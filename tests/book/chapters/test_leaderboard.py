@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +53,13 @@ def test_the_page_has_a_row_for_each_entry() -> None:
     assert len(re.findall("<tr data-suite", page)) == len(ROWS)
     assert 'data-value="nan"' in page
     assert "$" not in page.partition("<script>")[0]
+
+
+def test_the_readme_says_what_the_leaderboard_says() -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    own = {name: row for (suite, name), row in ROWS.items() if suite == "imagenet8"}
+    names = {module.title(name): row for name, row in own.items()}
+    names["eight experts, one per task"] = own["individual"]
+    found = re.findall(r"^\| ([^|]+) \| [^|]*\| ([\d.]+) \|$", readme, flags=re.MULTILINE)
+    assert len(found) == 7
+    assert {name: f"{names[name].accuracy:.1f}" for name, _ in found} == dict(found)
