@@ -271,6 +271,7 @@ def test_an_sdist_holds_all_that_the_librarys_tests_need(sdist: Path) -> None:
     for name in ("pyproject.toml", "setup.py", "LICENSE", "README.md", "CONTRIBUTING.md"):
         assert (sdist / name).is_file()
     assert not (sdist / "notebooks").exists()
+    assert not [*sdist.glob("tests/test_*.py")], "they need the repository"
 
 
 def test_an_sdist_tests_the_installed_package(sdist: Path, tmp_path: Path) -> None:
