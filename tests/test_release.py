@@ -181,6 +181,13 @@ def test_the_tested_versions_of_python_are_those_that_are_claimed() -> None:
 # What SECURITY.md says
 
 
+def test_the_oldest_pytorch_is_the_one_that_is_named() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (torch,) = [each for each in project["dependencies"] if each.startswith("torch>=")]
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    assert f"requires PyTorch {torch.removeprefix('torch>=')}," in " ".join(text.split())
+
+
 def test_the_library_opens_no_connection() -> None:
     network = {
         "socket",
