@@ -38,7 +38,7 @@ def staged(output: Path, *, folder: bool = False) -> Iterator[Path]:
     named, output = output, resolved(output)
     _make_parent(output)
     _restore(output)
-    _sweep(output, _PARTIAL)
+    _sweep(output)
     try:
         with _created(output, folder) as partial:
             yield partial
@@ -50,7 +50,7 @@ def staged(output: Path, *, folder: bool = False) -> Iterator[Path]:
         if error.filename is None or f".{output.name}." in str(error.filename):
             raise OSError(error.errno, error.strerror or str(error), str(named)) from error
         raise
-    _sweep(output, _REPLACED)
+    _sweep(output)
 
 
 def resolved(path: Path) -> Path:
@@ -190,10 +190,15 @@ def _restore(output: Path) -> None:
                 os.rename(old, output)
 
 
-def _sweep(output: Path, kind: str) -> None:
-    """Remove what killed runs left."""
-    for stale in _abandoned(output, kind):
-        _remove(stale)
+def _sweep(output: Path) -> None:
+    """Remove what killed runs left; replaced folders only while something is in their place.
+
+    This is done before the next folder is replaced, so that the one to restore is never in doubt.
+    """
+    for kind in (_PARTIAL, _REPLACED):
+        for stale in _abandoned(output, kind):
+            if kind == _PARTIAL or os.path.lexists(output):
+                _remove(stale)
 
 
 def _abandoned(output: Path, kind: str) -> Iterator[Path]:

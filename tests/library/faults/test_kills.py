@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -108,6 +109,22 @@ def test_killed_at_random(output: Path, merge: Callable[[int], None], tries: int
         assert recover(output) in {1, 2, 3}
     merge(3)
     assert (value_of(output), hidden(output.parent)) == (3, [])
+
+
+def test_what_a_killed_run_replaced_is_gone_before_the_next_replacement(
+    output: Path, merge: Callable[[int], None]
+) -> None:
+    """Else the next run, killed between two renames, would leave two folders to restore."""
+    older, last = (output.with_name(f".{output.name}.{digit * 8}.replaced") for digit in "0f")
+    merge(1)
+    shutil.copytree(output, older) if output.is_dir() else shutil.copy(output, older)
+    merge(2)
+    assert recover(output) == 2
+    shutil.copytree(output, older) if output.is_dir() else shutil.copy(output, older)
+    assert recover(output) == 2
+    assert not older.exists(), "a run that fails removes it, too"
+    os.rename(output, last)
+    assert recover(output) == 2
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, OSError])

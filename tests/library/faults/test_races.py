@@ -95,7 +95,7 @@ def test_swept_before_it_is_locked(
     def late(path: Path) -> int | None:
         if not swept:
             swept.append(path)
-            staging._sweep(output, "partial")
+            staging._sweep(output)
             assert not path.exists()
         return lock(path)
 
