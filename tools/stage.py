@@ -1,10 +1,11 @@
 """Lay out the sources of the site in `_build/stage`, so that a build never touches the work tree.
 
-Taken are the prose pages, the notebooks as freshly executed in `_build/executed`, a local copy of
-MathJax, and the two configuration files. The repository's address is known only at publication: it
-comes from `MERGELIB_REPOSITORY` (`owner/name`, or a full address) and `MERGELIB_BRANCH`. Without
-it the book has no launch buttons. `--address SOURCE` writes what pip shall install into the first
-cell of every notebook instead; the publishing workflow does so on the branch that Colab opens.
+Taken are the prose pages, completed by `reference.py`, the notebooks as freshly executed in
+`_build/executed`, a local copy of MathJax, and the two configuration files. The repository's
+address is known only at publication: it comes from `MERGELIB_REPOSITORY` (`owner/name`, or a full
+address) and `MERGELIB_BRANCH`. Without it the book has no launch buttons. `--address SOURCE` writes
+what pip installs into the first cell of every notebook instead; the publishing workflow does so on
+the branch that Colab opens.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from reference import fill_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 EXECUTED = ROOT / "_build" / "executed"
@@ -36,6 +38,8 @@ NO_ADDRESS = 'SOURCE = ""'
 def configuration() -> dict[str, Any]:
     """`_config.yml`, with the repository and its buttons if the environment names one."""
     config: dict[str, Any] = yaml.safe_load((ROOT / "_config.yml").read_text())
+    for name, folder in config["sphinx"]["local_extensions"].items():
+        config["sphinx"]["local_extensions"][name] = str(ROOT / folder)
     address = repository()
     if address:
         config["sphinx"]["config"]["html_theme_options"] |= {
@@ -92,6 +96,7 @@ def stage() -> None:
         raise SystemExit(f"not executed yet: {', '.join(sorted(missing))}; run tools/execute.py")
     shutil.rmtree(STAGE, ignore_errors=True)
     shutil.copytree(ROOT / "book", STAGE / "book")
+    fill_pages(STAGE / "book")
     shutil.copytree(EXECUTED, STAGE / "notebooks")
     if repository().startswith(GITHUB):
         link_to_colab(STAGE / "notebooks", repository().removeprefix(GITHUB))
