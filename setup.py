@@ -1,9 +1,13 @@
-"""Puts the files of ``results/`` into the wheel as ``mergebook/results``; the rest is pyproject's.
+"""Put the files of ``results/`` into the wheel, and the project's addresses into its metadata.
 
-They lie outside the package, where an editable install reads them. A symbolic link would not do:
-a checkout without links would install no results.
+The files become ``mergebook/results``. They lie outside the package, where an editable install
+reads them. A symbolic link would not do: a checkout without links would install no results.
+
+No file names the repository. The environment variable ``MERGELIB_REPOSITORY`` does so when a
+release is built, as for `tools/stage.py`; without it the metadata contain no addresses.
 """
 
+import os
 from pathlib import Path
 
 from setuptools import setup
@@ -26,4 +30,17 @@ class BuildWithResults(build_py):
             self.copy_file(str(file), str(folder / file.name))
 
 
-setup(cmdclass={"build_py": BuildWithResults})
+def project_urls() -> dict[str, str]:
+    """Return the addresses of the project by name, if the repository is known."""
+    name = os.environ.get("MERGELIB_REPOSITORY", "").strip("/")
+    if not name:
+        return {}
+    source = name if "://" in name else f"https://github.com/{name}"
+    return {
+        "Source": source,
+        "Issues": f"{source}/issues",
+        "Changelog": f"{source}/blob/main/CHANGELOG.md",
+    }
+
+
+setup(cmdclass={"build_py": BuildWithResults}, project_urls=project_urls())

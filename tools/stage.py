@@ -1,11 +1,11 @@
 """Lay out the sources of the site in `_build/stage`, so that a build never touches the work tree.
 
 Taken are the prose pages, completed by `reference.py`, the notebooks as freshly executed in
-`_build/executed`, a local copy of MathJax, and the two configuration files. The repository's
-address is known only at publication: it comes from `MERGELIB_REPOSITORY` (`owner/name`, or a full
-address) and `MERGELIB_BRANCH`. Without it the book has no launch buttons. `--address SOURCE` writes
-what pip installs into the first cell of every notebook instead; the publishing workflow does so on
-the branch that Colab opens.
+`_build/executed`, a local copy of MathJax, the two configuration files, and files for the root of
+the site (`site_files`). The repository's address is known only at publication: it comes from
+`MERGELIB_REPOSITORY` (`owner/name`, or a full address) and `MERGELIB_BRANCH`. Without it the book
+has no launch buttons. `--address SOURCE` writes what pip installs into the first cell of every
+notebook instead; the publishing workflow does so on the branch that Colab opens.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from reference import fill_pages
+from site_files import site_address, write_site_files
 
 ROOT = Path(__file__).resolve().parents[1]
 EXECUTED = ROOT / "_build" / "executed"
@@ -33,6 +33,7 @@ LAUNCH_BUTTONS = {
 MATHJAX = ("tex-mml-chtml.js", "input/tex/extensions", "output/chtml/fonts", "a11y")
 GITHUB = "https://github.com/"
 NO_ADDRESS = 'SOURCE = ""'
+EXTRA = "extra"  # the folder whose files go to the root of the site
 
 
 def configuration() -> dict[str, Any]:
@@ -41,6 +42,9 @@ def configuration() -> dict[str, Any]:
     for name, folder in config["sphinx"]["local_extensions"].items():
         config["sphinx"]["local_extensions"][name] = str(ROOT / folder)
     address = repository()
+    config["sphinx"]["config"]["html_extra_path"] = [EXTRA]
+    if site_address(address):
+        config["sphinx"]["config"]["html_baseurl"] = site_address(address)
     if address:
         config["sphinx"]["config"]["html_theme_options"] |= {
             "repository_url": address,
@@ -89,7 +93,9 @@ def copy_mathjax(target: Path) -> None:
 
 
 def stage() -> None:
-    """Write `_build/stage` anew."""
+    """Write `_build/stage` from nothing."""
+    from reference import fill_pages  # which imports the packages; `--address` needs none
+
     missing = {path.stem for path in (ROOT / "notebooks" / "src").glob("*.py")}
     missing -= {path.stem for path in EXECUTED.glob("*.ipynb")}
     if missing:
@@ -98,6 +104,10 @@ def stage() -> None:
     shutil.copytree(ROOT / "book", STAGE / "book")
     fill_pages(STAGE / "book")
     shutil.copytree(EXECUTED, STAGE / "notebooks")
+    title = configuration()["title"]
+    write_site_files(
+        STAGE / EXTRA, title=title, toc=ROOT / "_toc.yml", root=STAGE, repository=repository()
+    )
     if repository().startswith(GITHUB):
         link_to_colab(STAGE / "notebooks", repository().removeprefix(GITHUB))
     copy_mathjax(STAGE / "book" / "_static" / "mathjax")

@@ -112,7 +112,8 @@ def _flush(path: Path) -> None:
                 _flush(inner)
         _flush_folder(path)
         return
-    with open(path, "rb") as stream:
+    mode = "rb" if os.name == "posix" else "r+b"  # Windows flushes only what it may write to
+    with open(path, mode) as stream:
         os.fsync(stream.fileno())
 
 

@@ -316,6 +316,18 @@ print("TIES:", by_ties)
 assert by_ties == [3, -5, -3, 0]
 
 # %% [markdown]
+# Change a number or how much is kept, and watch the elected signs. Entries that are crossed out have been trimmed.
+
+# %% tags=["remove-input"]
+from importlib.resources import files
+from string import Template
+
+from IPython.display import HTML, display
+
+page = files("mergebook.chapters").joinpath("assets/ties.html").read_text("utf-8")
+display(HTML(Template(page).substitute(data=toy.int().tolist())))
+
+# %% [markdown]
 # What does election do, in general? Let $P$ be the sum of the positive entries at a coordinate and
 # $N$ that of the magnitudes of the negative ones.
 #

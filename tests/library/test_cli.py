@@ -190,4 +190,4 @@ def test_a_folder_that_cannot_be_written(
 def test_help_teaches(run: Run) -> None:
     for command in ([], ["merge"], ["methods"]):
         assert "Usage" in succeed(run, *command, "--help")
-    assert "--set density=0.2" in succeed(run, "merge", "--help")
+    assert "--set scale=1.2" in succeed(run, "merge", "--help")

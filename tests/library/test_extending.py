@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import mergelib as ml
+
 ROOT = Path(__file__).parents[2]
 USE = """
 import torch
@@ -44,12 +46,13 @@ except ValueError as error:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The package with the examples' files, as they stand in CONTRIBUTING."""
-    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     example = r"`(mergelib/\w+/\w+\.py)`, found by itself:\n   ```python\n(.*?)```"
     ignored = shutil.ignore_patterns("__pycache__", "results", "assets")
-    shutil.copytree(ROOT / "mergelib", tmp_path / "mergelib", ignore=ignored)
+    shutil.copytree(Path(ml.__file__).parent, tmp_path / "mergelib", ignore=ignored)
     for name, code in re.findall(example, guide, flags=re.DOTALL):
-        (tmp_path / name).write_text(re.sub(r"^   ", "", code, flags=re.MULTILINE))
+        text = re.sub(r"^   ", "", code, flags=re.MULTILINE)
+        (tmp_path / name).write_text(text, encoding="utf-8")
     return tmp_path
 
 
@@ -89,7 +92,7 @@ def test_a_new_procedure_is_one_file(copy: Path) -> None:
 
 def test_a_name_is_taken_once(copy: Path) -> None:
     rules = copy / "mergelib" / "rules"
-    (rules / "middle.py").write_text((rules / "median.py").read_text())
+    (rules / "middle.py").write_bytes((rules / "median.py").read_bytes())
     command = [sys.executable, "-c", "import mergelib"]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run(

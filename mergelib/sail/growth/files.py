@@ -110,11 +110,12 @@ def _network(config: "PretrainedConfig") -> nn.Module:
     import transformers
 
     names = config.architectures or []
-    if len(names) != 1 or not hasattr(transformers, names[0]):
+    kind = getattr(transformers, str(names[0]), None) if len(names) == 1 else None
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise ValueError(
-            f"the source's architectures are {names}, expected one class of transformers"
+            f"the source's architectures are {names}, expected one model class of transformers"
         )
-    network: nn.Module = getattr(transformers, names[0])(config)
+    network: nn.Module = kind(config)
     return network
 
 

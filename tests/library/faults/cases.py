@@ -56,6 +56,8 @@ def hidden(folder: Path) -> list[str]:
 
 def in_child(work: Callable[[], object]) -> int:
     """Start a process that does some work and leaves: 0 if all went well."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs POSIX")
     child = os.fork()
     if child:
         return child

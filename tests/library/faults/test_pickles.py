@@ -185,6 +185,16 @@ def test_bombs_are_refused_unopened(tmp_path: Path) -> None:
             Checkpoint(path)
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_members_that_overlap_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.save({"a": torch.ones(2)}, path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("a/data/0", bytes(8))
+    with pytest.raises(ValueError, match=r"a\.pt is refused: members of its archive overlap"):
+        Checkpoint(path)
+
+
 def test_a_member_that_is_not_what_it_says(tmp_path: Path) -> None:
     """What is packed is read and compared with its checksum at once."""
     path = tmp_path / "a.pt"

@@ -5,7 +5,6 @@ import errno
 import json
 import os
 import pickle
-import resource
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +26,9 @@ from mergelib.io import (
     staged,
     staging,
 )
+
+needs_posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX's paths and permissions")
+needs_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux")
 
 DTYPES = [
     torch.float64,
@@ -281,6 +283,7 @@ def test_truncated_pickle_is_refused(
 @pytest.fixture
 def small_files() -> Iterator[None]:
     """No file may grow beyond 64 KiB, as on a full disk."""
+    resource = pytest.importorskip("resource", reason="needs POSIX")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
     yield
@@ -310,6 +313,7 @@ def test_full_disk_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
+@needs_posix
 def test_read_only_folder_is_named(
     tmp_path: Path, state: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +329,7 @@ def test_read_only_folder_is_named(
     assert os.listdir(tmp_path) == ["file"]
 
 
+@needs_posix
 def test_read_only_mount_does_not_name_what_is_hidden(
     tmp_path: Path, state: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +346,7 @@ def test_read_only_mount_does_not_name_what_is_hidden(
             save_state_dict(state, path)
 
 
+@needs_posix
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o400])
 def test_overwriting_keeps_permissions(tmp_path: Path, state: dict[str, Tensor], mode: int) -> None:
     """Of a file, of a folder and of the files in it; and nobody else reads along meanwhile."""
@@ -363,6 +369,7 @@ def test_overwriting_keeps_permissions(tmp_path: Path, state: dict[str, Tensor],
     assert modes["b"] != 0o600
 
 
+@needs_proc
 def test_everything_is_flushed_before_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +389,7 @@ def test_everything_is_flushed_before_it_is_named(
     assert (flushed[-1], done) == (tmp_path.name, [False] * 4 + [True])
 
 
+@needs_posix
 def test_what_cannot_be_removed_stops_nobody(
     tmp_path: Path, state: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -437,12 +445,13 @@ def test_odd_states_are_refused(tmp_path: Path) -> None:
     assert torch.equal(load_state_dict(path)["image"], images["image"])
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux")
+@needs_proc
 def test_folder_that_takes_no_files_is_named(state: dict[str, Tensor]) -> None:
     with pytest.raises(OSError, match=r"'/proc/a\.safetensors'$"):
         save_state_dict(state, "/proc/a.safetensors")
 
 
+@needs_posix  # without locks, what a killed run left stays
 @pytest.mark.parametrize("folder", [False, True])
 def test_leftovers_of_the_dead_are_removed_but_not_of_the_living(
     tmp_path: Path, folder: bool

@@ -1,5 +1,6 @@
 """Hugging Face folders, grown and loaded again; what does not fit is named and nothing written."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,23 @@ def test_other_families_and_no_configuration(tmp_path: Path) -> None:
     folder = saved(transformers.DistilBertModel(config), tmp_path / "distilled")
     with pytest.raises(ValueError, match=r"DistilBert.*which has no description"):
         ml.grow_files(folder, config, tmp_path / "out")
+
+
+def test_code_of_a_folder_is_not_run(tmp_path: Path) -> None:
+    """Neither what ``auto_map`` names, nor anything in transformers that is not a model."""
+    model: Any = gpt2("GPT2LMHeadModel")
+    source = saved(model, tmp_path / "source")
+    (source / "own.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'TRAP')!r})\n")
+    file = source / "config.json"
+    entries = json.loads(file.read_text())
+    own = {"auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}}
+    file.write_text(json.dumps({**entries, **own}))
+    ml.grow_files(source, source, tmp_path / "out")
+    file.write_text(json.dumps({**entries, **own, "model_type": "own"}))
+    with pytest.raises(ValueError, match="is not a configuration of transformers"):
+        ml.grow_files(source, source, tmp_path / "other")
+    for name in ("pipeline", "AutoModel", "GPT2Config", "own.Model"):
+        file.write_text(json.dumps({**entries, "architectures": [name]}))
+        with pytest.raises(ValueError, match=f"architectures are .*{name}.*, expected one model"):
+            ml.grow_files(source, source, tmp_path / "other")
+    assert not (tmp_path / "TRAP").exists()

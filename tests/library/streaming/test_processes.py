@@ -71,6 +71,7 @@ assert sorted(os.listdir(folder)) == sorted(["in.safetensors", output.name])
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX")
 @pytest.mark.parametrize("size", [0, 2000])
 def test_killed_run_leaves_all_or_nothing(tmp_path: Path, size: int) -> None:
     """Runs killed at 25 moments or more, to a file and to a sharded folder."""

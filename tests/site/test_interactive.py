@@ -1,0 +1,90 @@
+"""Tables and sliders of the book in a browser, by keyboard alone."""
+
+import pytest
+import torch
+from browsing import Visitor
+
+import mergelib as ml
+from mergebook.cart.read import plane
+
+PATH = "notebooks/80-leaderboard"
+SHOWN = """[...document.querySelectorAll("#leaderboard-table tbody tr:not([hidden])")]
+    .map(row => [...row.cells].map(cell => cell.innerText))"""
+
+
+def test_it_is_filtered_and_sorted_by_keyboard(visit: Visitor) -> None:
+    visit.open(PATH)
+    page = visit.page
+    rows = page.evaluate(SHOWN)
+    assert rows[0][0] == "one expert per task"
+    page.locator("#leaderboard-table select[name=needs]").focus()
+    page.keyboard.press("ArrowDown")
+    fewer = page.evaluate(SHOWN)
+    assert 0 < len(fewer) < len(rows)
+    assert {(row[2], row[3]) for row in fewer} == {("none", "no")}
+    page.locator("#leaderboard-table thead button", has_text="accuracy").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate(SHOWN) == fewer[::-1]
+    page.locator("#leaderboard-table select[name=suite]").select_option("text4")
+    others = page.evaluate(SHOWN)
+    assert others != fewer[::-1]
+    assert page.locator("#leaderboard-table .count").inner_text().startswith(f"{len(others)} rows")
+
+
+IDS = {
+    "leaderboard-table": PATH,
+    "ties-by-hand": "notebooks/03-interference",
+    "rank-and-scale-sliders": "notebooks/04-low-rank-merging",
+    "stability-explorer": "notebooks/43-choosing-by-the-bound",
+}
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_a_script_finds_its_own_element(visit: Visitor, name: str) -> None:
+    """No section of the page has the same id."""
+    visit.open(IDS[name])
+    assert visit.page.locator(f"[id='{name}']").count() == 1
+
+
+def test_without_scripts_it_shows_every_row(visit: Visitor) -> None:
+    page = visit.page.context.browser.new_context(java_script_enabled=False).new_page()  # type: ignore[union-attr]
+    page.goto(f"{visit.address}/{PATH}.html")
+    assert page.locator("#leaderboard-table tbody tr:visible").count() > 150
+    assert not page.locator("#leaderboard-table select").first.is_visible()
+
+
+TIES = """[...document.querySelectorAll("#ties-by-hand tr.result td")]
+    .map(cell => Number(cell.textContent.replace("−", "-")))"""
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_ties_by_hand_is_the_librarys(visit: Visitor, count: int) -> None:
+    visit.open("notebooks/03-interference")
+    page = visit.page
+    page.locator("#ties-by-hand input[type=number]").nth(1).fill("7")
+    page.locator("#ties-by-hand input[type=range]").focus()
+    page.keyboard.press("Home")
+    for _ in range(count - 1):
+        page.keyboard.press("ArrowRight")
+    toy = torch.tensor([[4.0, 7, -3, 0], [2, -5, 1, 0], [-5, 1, 2, 0]])
+    base = {"w": torch.zeros(4)}
+    merged = ml.merge("ties", [{"w": row} for row in toy], pretrained=base, density=count / 4)
+    assert page.evaluate(TIES) == pytest.approx(merged["w"].tolist(), abs=0.006)
+
+
+def test_the_sliders_of_rank_and_scale_show_the_measured_plane(visit: Visitor) -> None:
+    visit.open("notebooks/04-low-rank-merging")
+    page, state = visit.page, visit.page.locator("#rank-and-scale-sliders .state")
+
+    def value(suite: str, rank: float, scale: float) -> str:
+        return f"CART: {plane(suite).round(1)[scale][rank]} %"
+
+    assert value("imagenet8", 0.08, 1.0) in state.inner_text()
+    page.locator("#rank-and-scale-sliders input[name=scales]").focus()
+    page.keyboard.press("End")
+    assert value("imagenet8", 0.08, 6.0) in state.inner_text()
+    page.locator("#rank-and-scale-sliders input[name=ranks]").focus()
+    page.keyboard.press("Home")
+    assert value("imagenet8", 0.01, 6.0) in state.inner_text()
+    page.locator("#rank-and-scale-sliders select").select_option("MiniLM, sentences")
+    assert value("sentences8", 0.01, 6.0) in state.inner_text()
