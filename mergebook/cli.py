@@ -190,7 +190,7 @@ def measure(
         int | None, typer.Option(help="How many seeds.", min=1, show_default="the result's, or 5")
     ] = None,
     first: Annotated[
-        int | None, typer.Option(help="The first seed; a file that is there is added to.", min=0)
+        int | None, typer.Option(help="The first seed; seeds are added to an existing file.", min=0)
     ] = None,
     suite: Annotated[
         str | None,
@@ -224,14 +224,14 @@ def measure(
     ] = None,
     device: Device = "cpu",
     any_code: Annotated[
-        bool, typer.Option("--any-code", help="Add seeds although the code differs; it is told.")
+        bool, typer.Option("--any-code", help="Add seeds although the code differs.")
     ] = False,
 ) -> None:
     """Measure a result of the book again, or a study on a suite of your choice, with provenance.
 
     This is the command behind the files in results/. Hyperparameters are chosen on validation
-    data. A killed sweep resumes with the runs it was at. An unknown setting is answered with those
-    that the study has, and their defaults.
+    data. A sweep that was stopped resumes where it was. An unknown setting is refused, and the
+    study's own settings are listed with their defaults.
 
     Examples: mergebook measure glyphs8-baselines;
     mergebook measure ranks --suite glyphs8 --seeds 3 --set rank_ratios=[0.04,0.08] -o r.json
@@ -294,7 +294,7 @@ def split_settings(text: str) -> list[str]:
 def zoo_build(
     suite: SuiteName = "glyphs8", seed: Seed = 0, model: Model = None, device: Device = "cpu"
 ) -> None:
-    """Fine-tune the experts of a suite into the cache, and tell where they lie."""
+    """Fine-tune the experts of a suite into the cache, and print their paths."""
     from mergebook.suites.zoo import load_zoo
 
     zoo = load_zoo(load_suite_shown(suite, seed), model=model, device=device)

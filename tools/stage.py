@@ -1,11 +1,11 @@
 """Lay out the sources of the site in `_build/stage`, so that a build never touches the work tree.
 
-Taken are the prose pages, the notebooks as freshly executed in `_build/executed`, a local copy of
-MathJax, the two configuration files, and files for the root of the site (`site_files`). The
-repository's address is known only at publication: it comes from `MERGELIB_REPOSITORY`
-(`owner/name`, or a full address) and `MERGELIB_BRANCH`. Without it the book has no launch buttons.
-`--address SOURCE` writes what pip shall install into the first cell of every notebook instead; the
-publishing workflow does so on the branch that Colab opens.
+Taken are the prose pages, completed by `reference.py`, the notebooks as freshly executed in
+`_build/executed`, a local copy of MathJax, the two configuration files, and files for the root of
+the site (`site_files`). The repository's address is known only at publication: it comes from
+`MERGELIB_REPOSITORY` (`owner/name`, or a full address) and `MERGELIB_BRANCH`. Without it the book
+has no launch buttons. `--address SOURCE` writes what pip installs into the first cell of every
+notebook instead; the publishing workflow does so on the branch that Colab opens.
 """
 
 import argparse
@@ -39,6 +39,8 @@ EXTRA = "extra"  # the folder whose files go to the root of the site
 def configuration() -> dict[str, Any]:
     """`_config.yml`, with the repository and its buttons if the environment names one."""
     config: dict[str, Any] = yaml.safe_load((ROOT / "_config.yml").read_text())
+    for name, folder in config["sphinx"]["local_extensions"].items():
+        config["sphinx"]["local_extensions"][name] = str(ROOT / folder)
     address = repository()
     config["sphinx"]["config"]["html_extra_path"] = [EXTRA]
     if site_address(address):
@@ -91,13 +93,16 @@ def copy_mathjax(target: Path) -> None:
 
 
 def stage() -> None:
-    """Write `_build/stage` anew."""
+    """Write `_build/stage` from nothing."""
+    from reference import fill_pages  # which imports the packages; `--address` needs none
+
     missing = {path.stem for path in (ROOT / "notebooks" / "src").glob("*.py")}
     missing -= {path.stem for path in EXECUTED.glob("*.ipynb")}
     if missing:
         raise SystemExit(f"not executed yet: {', '.join(sorted(missing))}; run tools/execute.py")
     shutil.rmtree(STAGE, ignore_errors=True)
     shutil.copytree(ROOT / "book", STAGE / "book")
+    fill_pages(STAGE / "book")
     shutil.copytree(EXECUTED, STAGE / "notebooks")
     title = configuration()["title"]
     write_site_files(

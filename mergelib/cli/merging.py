@@ -77,7 +77,7 @@ def merge_command(
         bool,
         typer.Option(
             "--fold-convolutions",
-            help="Let methods for matrices take a convolution for one, one row per filter.",
+            help="Treat each convolution as a matrix with one row per filter.",
         ),
     ] = False,
     device: Device = "cpu",

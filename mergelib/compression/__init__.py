@@ -37,6 +37,7 @@ class Compressed(Brief):
 
     @property
     def tasks(self) -> list[str]:
+        """Names of the tasks."""
         return list(self.own)
 
     @property

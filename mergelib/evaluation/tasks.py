@@ -98,7 +98,7 @@ class Suite(Brief):
 
     @property
     def metric(self) -> Metric:
-        """The suite's metric: the common metric of its tasks, or their scores.
+        """The common metric of the suite's tasks, or their scores.
 
         Raises:
             ValueError: larger is better in some tasks' metrics and worse in others'.

@@ -18,7 +18,12 @@ from mergelib.statedict import is_statistic, proportions
 
 @dataclass(frozen=True)
 class FrankWolfeSettings(Walk):
-    """Hyperparameters of `frank_wolfe`: those of a `Walk`, and the ``loss`` on calibration data."""
+    """Hyperparameters of `frank_wolfe`: those of a `Walk`, and two more.
+
+    Attributes:
+        loss: on calibration data; ``"entropy"`` of predictions needs no labels.
+        batch_size: inputs at once.
+    """
 
     loss: Literal["cross_entropy", "entropy"] = "cross_entropy"
     batch_size: Size = 200

@@ -117,6 +117,11 @@ WANTED = {
     "LoRA": "book/which-method",
     "slerp": "book/methods-map",
     "fold-convolutions": "book/merge-your-own",
+    "breadcrumbs": "book/methods-map",
+    "learn_growth": "book/api",
+    "any-code": "book/command-line",
+    "lacks key": "book/errors",
+    "have nothing in common": "book/errors",
 }
 
 
