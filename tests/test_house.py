@@ -34,7 +34,8 @@ PLAIN = (
 )
 PRIVATE = re.compile(
     r"\b(anew|seldom|shall|lest|whoever|likewise|so many|level with|pictures?|untouched"
-    r"|(?<![Tt]here )(is|are) no (?!longer)|(?<!layer )by layer|over seeds|of its own kind|twins|siblings|strangers?)\b"
+    r"|(?<![Tt]here )(is|are) no (?!longer)|(?<!layer )by layer|over seeds"
+    r"|of its own kind|twins|siblings|strangers?)\b"
 )
 CUTTING = {"startswith", "endswith", "removeprefix", "removesuffix", "rstrip", "lstrip"}
 
