@@ -189,6 +189,8 @@ assert gains["farther source"][symbols].between(1.3, 1.95).all()
 assert (gains["SAIL"] - gains["nearest source"]).abs().max() < 0.4
 sides = arms.speed_ups(table, "hard", "A", "SAIL").groupby("target")[["reached", "rival_reached"]]
 assert (sides.mean() == 1).all(axis=None)
+
+# %% tags=["remove-cell"]
 assert (shown.loc[shown["claim"].isin(["S13", "S16"]), "outcome"] == "open").all()
 over = shown.query("claim == 'S16' and start == 'shared'")["value"]
 assert round(over.item(), 2) == 0.03

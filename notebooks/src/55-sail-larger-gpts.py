@@ -98,7 +98,7 @@ if not small:
 # within warm-up. *bert2BERT* {cite}`chen2022bert2bert` takes new heads and hidden units from the next layer. (`mergebook measure tinyshakespeare-arms`; every file in
 # `results/` has its own command.) First at equal steps, then at equal cost:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Perplexity, the exponential of the loss, per character on test text against the steps, from five starts; logarithmic axis. Means and 95 % intervals over five seeds.", "name": "fig-text-curves"}, "image": {"alt": "Two panels that look alike. Scratch falls from above the panel to below 13. All others begin at 10 to 30 and end near 9: LiGO begins and stays lowest, the nearest source alone joins it, SAIL stays just above both, and the uniform average above SAIL."}}
+# %% tags=["hide-input"]
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -115,6 +115,7 @@ def perplexities(table, ax, starts, title):
     ax.set(title=title, ylim=(7, 40))
 
 
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Perplexity, the exponential of the loss, per character on test text against the steps, from five starts; logarithmic axis. Means and 95 % intervals over five seeds.", "name": "fig-text-curves"}, "image": {"alt": "Two panels that look alike. Scratch falls from above the panel to below 13. All others begin at 10 to 30 and end near 9: LiGO begins and stays lowest, the nearest source alone joins it, SAIL stays just above both, and the uniform average above SAIL."}}
 plots.use_style()
 way = comparison.curves(comparison.TEXT)
 way = way[way["size"] == "half wider"]

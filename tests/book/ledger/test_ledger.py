@@ -375,7 +375,7 @@ def test_entries_name_verdict_paper_and_every_check() -> None:
     text = drawing.entries(table, rows, {"page": "A page"})
     assert "**A ● holds:** it helps." in text
     assert "*The paper* (Table 1): a lot." in text
-    assert "[A page](../page)" in text
+    assert "[A page](../page.html)" in text
     assert "* it: 1.1 points [" in text
     assert "*Intervals are about* other seeds and, in checks on several" in text
     assert "against a tolerance of 3.0; **holds**" in text
