@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import mergelib as ml
-from benchmarks.memory import peak_bytes, write_experts
 from mergelib.io import Checkpoint, save_state_dict
 from mergelib.procedures.walk import START, minimise
 
@@ -280,10 +279,11 @@ def test_unconstrained_coefficients_reach_the_affine_minimum(quadratic: Any) -> 
 @pytest.mark.parametrize("variant", ["hard", "soft"])
 def test_memory_does_not_grow_with_the_experts(tmp_path: Path, variant: str) -> None:
     """Twenty files of 16 MB against four; the allocator adds noise of tens of MB."""
-    write_experts(tmp_path, 20, rows=1024)
+    memory = pytest.importorskip("benchmarks.memory")
+    memory.write_experts(tmp_path, 20, rows=1024)
     more = sum(file.stat().st_size for file in sorted(tmp_path.iterdir())[4:])
     peaks = [
-        min(cast("int", peak_bytes(tmp_path, count, variant)) for _ in range(3))
+        min(cast("int", memory.peak_bytes(tmp_path, count, variant)) for _ in range(3))
         for count in (4, 20)
     ]
     assert more > 250e6

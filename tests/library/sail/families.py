@@ -1,5 +1,6 @@
 """Small networks to grow, in float64 and with nothing left at zero or one."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +27,7 @@ def mlp(width: int = 24, depth: int = 2, classes: int = 5) -> nn.Module:
 
 
 def resnet(width: int = 4, blocks: tuple[int, ...] = (1, 1, 1)) -> nn.Module:
+    pytest.importorskip("torchvision")  # whose blocks it has
     net = models.ResNet(width, blocks)
     return perturbed(nn.Sequential(net, nn.Linear(net.width, 5)))
 

@@ -246,6 +246,8 @@ def test_without_steps_a_normed_network_is_grown_and_measured() -> None:
 
 
 def test_there_is_no_dropout_beside_batch_norms() -> None:
+    pytest.importorskip("torchvision")
+
     def dropping(width: int, rate: float) -> nn.Module:
         torch.manual_seed(0)
         body = ResNet(width, (1, 1))
