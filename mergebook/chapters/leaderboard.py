@@ -40,7 +40,7 @@ DATA = {
 # Methods that must know the task of each input when the merged model is used.
 TASK_KNOWN = ("surgery", "surgery+cart", *COMPRESSED.values())
 PARTS = ("baselines", "baselines-others", "procedures", "procedures-others", "compression")
-# The variants of a procedure or compression that stand for it, as the results name them.
+# The variants of procedures that stand for them, as the results name them.
 _SHOWN = {
     **{name: name for name in (*REFERENCES, *DATA)},
     "frank_wolfe soft, by layer": "frank_wolfe",

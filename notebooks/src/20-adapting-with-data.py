@@ -637,7 +637,8 @@ print(f"by hand {expected:.2f}, average {2.5}")
 # ````{solution-start} ex-adapt-shift
 # :class: dropdown
 # ````
-# A `Linear` layer that is the identity minus a vector stands in for the module (`adapting.mean_shift`).
+# A `Linear` layer that is the identity minus a vector
+# stands in for the module.
 
 # %%
 heads = {}

@@ -135,7 +135,7 @@ display(HTML(leaderboard.board()))
 # %% [markdown]
 # *% of the experts* is the mean over tasks of a method's accuracy divided by that of the task's own expert.
 # *Worst task* is the least of these ratios. *Labels* counts the labelled examples that a method was given and those on which its hyperparameters were
-# chosen. *Task known* marks methods that must be told which task
+# chosen. *Task known* marks methods that must know which task
 # an input belongs to. *Seconds* are given for procedures, on one thread of an AMD EPYC processor, without the choice of
 # hyperparameters.
 #
@@ -220,7 +220,7 @@ glue("landing", HTML(f"<figure>{figure}</figure>"), display=False)
 # %% [markdown]
 # ## What the leaderboard shows, and what it does not
 #
-# * **The networks are small**, with 0.4 to 23 million parameters, and each task's head is frozen. The ranking of groups agrees
+# * **The networks are small**, with 0.5 to 23 million parameters, and each task's head is frozen. The ranking of groups agrees
 #   across ten suites; differences within a group of one or two points do not carry over to other networks.
 # * **The interval is across seeds**, for these tasks. Whether a difference holds for other tasks needs a
 #   wider one ([](91-error-rates)). The [ledger](90-claims-ledger) tests the papers' claims with it.

