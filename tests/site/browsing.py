@@ -28,8 +28,8 @@ PAGES = list(contents(yaml.safe_load((ROOT / "_toc.yml").read_text())))
 class Visitor:
     """One tab that remembers what went wrong: console errors, failed requests, calls abroad."""
 
-    def __init__(self, page: Page, address: str) -> None:
-        self.page, self.address = page, address
+    def __init__(self, page: Page, address: str, theme: str) -> None:
+        self.page, self.address, self.theme = page, address, theme
         self.problems: list[str] = []
         page.on("console", self._console)
         page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))

@@ -51,12 +51,11 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(browser: Browser, address: str, request: pytest.FixtureRequest) -> Iterator[Visitor]:
-    """A visitor; the parameter is (theme, width), light and desktop by default."""
-    theme: Literal["light", "dark"]
-    theme, width = getattr(request, "param", ("light", 1280))
+    """A visitor with a laptop; the parameter is the theme, light by default."""
+    theme: Literal["light", "dark"] = getattr(request, "param", "light")
     context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"
+        viewport={"width": 1280, "height": 900}, color_scheme=theme, reduced_motion="reduce"
     )
     context.add_init_script(f"localStorage.setItem('mode', '{theme}')")
-    yield Visitor(context.new_page(), address)
+    yield Visitor(context.new_page(), address, theme)
     context.close()

@@ -244,12 +244,13 @@ def _sample(masks: Tensor, points: Tensor) -> Tensor:
 
 def _neighbours(masks: Tensor, points: Tensor, jitter: Jitter, generator: Generator) -> Tensor:
     """Random glyphs to the left and right of the one at `points`: (N, 1, 64, 64)."""
-    sides = []
+    drawn = torch.zeros(len(points), 1, 2 * SIDE, 2 * SIDE)
     for offset in (-1.65, 1.65):
         rows = torch.randint(len(masks), (len(points),), generator=generator)
-        present = torch.rand(len(points), 1, 1, 1, generator=generator) < jitter.crowd
-        sides.append(_sample(masks[rows], points + torch.tensor([offset, 0.0])) * present)
-    return sides[0].maximum(sides[1])
+        present = torch.rand(len(points), generator=generator) < jitter.crowd
+        side = _sample(masks[rows[present]], points[present] + torch.tensor([offset, 0.0]))
+        drawn[present] = drawn[present].maximum(side)
+    return drawn
 
 
 def render_task(name: str, sizes: Sequence[int], seed: int) -> Rendered:
