@@ -97,8 +97,9 @@ def train_perceptrons(
             )
     finally:
         torch.set_num_threads(threads)
+    first, same, *rest = states
     model = _perceptron(0).to(device)
-    return Perceptrons(suite, model, {name: head}, *states[:2], states[2] if separate else None)
+    return Perceptrons(suite, model, {name: head}, first, same, rest[0] if rest else None)
 
 
 def _perceptron(seed: int) -> nn.Module:

@@ -116,7 +116,7 @@ def test_task_arithmetic_moves_from_the_pretrained_model_past_the_average(visit:
     page.keyboard.press("ArrowRight")
     assert root.locator("output").inner_text() == "0.67 (2/T)"
     accuracy = sum(bar[0] for bar in page.evaluate(BARS)) / 3
-    assert f"and {accuracy:.0f} % at\nλ = 2/3" in page.locator("article").text_content()
+    assert f"and {accuracy:.0f} % at\nλ = 2/3" in (page.locator("article").text_content() or "")
     page.keyboard.press("Home")
     assert all(bar[0] == bar[1] for bar in page.evaluate(BARS))
 
