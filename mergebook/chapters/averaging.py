@@ -1,6 +1,6 @@
-"""What chapter 02 tries: straight lines between networks, and rules of thumb for a merge's scale.
+"""Losses on straight lines between networks, and rules of thumb for the scale of a merge.
 
-The loss barrier of a line is the height above the chord (Entezari et al., 2022).
+The loss barrier of a line is its height above the chord (Entezari et al., 2022).
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from mergelib.training import seeded
 POSITIONS = tuple(np.linspace(0, 1, 9).tolist())
 WIDTH = 128
 
-# Records of `baselines` that hold task arithmetic's validation accuracy by scale, and their tasks.
+# Stored results with task arithmetic's validation accuracy for each scale, and numbers of tasks.
 RECORDED = {f"{family}{count}": count for family in ("glyphs", "vision") for count in (8, 14, 20)}
 REAL = {"imagenet8": 8, "imagenet14": 14, "imagenet20": 20, "lite8": 8, "sentences8": 8}
 
@@ -38,7 +38,7 @@ def walk(
     positions: Sequence[float] = POSITIONS,
     split: SplitName = "test",
 ) -> pd.DataFrame:
-    """Accuracy (0..1) and loss (nats) at points (1 − α)·start + α·end of a line, on every task."""
+    """Return accuracy (0..1) and loss (nats) of each task at points (1 − α)·start + α·end."""
     points = ((position, lerp(start, end, position)) for position in positions)
     table = evaluate_many(model, points, heads, suite, split=split)
     table = table.rename(columns={"candidate": "position"})
@@ -46,7 +46,7 @@ def walk(
 
 
 def loss_barrier(path: pd.DataFrame) -> float:
-    """How far the loss of one task rises above the chord between the ends of its line, in nats."""
+    """Return how far one task's loss rises above the chord between its ends, in nats."""
     position, loss = path["position"].to_numpy(float), path["loss"].to_numpy(float)
     if (position[0], position[-1]) != (0.0, 1.0):
         raise ValueError(f"the line runs from {position[0]} to {position[-1]}, expected 0 to 1")
@@ -54,33 +54,33 @@ def loss_barrier(path: pd.DataFrame) -> float:
 
 
 @dataclass(frozen=True)
-class Trio:
-    """Three perceptrons of one task and one frozen random head."""
+class Perceptrons:
+    """Three perceptrons of one task and their common frozen random head."""
 
     suite: Suite  # with the one task
     model: nn.Module
     heads: dict[str, nn.Module]
-    one: StateDict  # from random weights
-    sibling: StateDict  # from the same random weights, trained in another order of the pictures
-    stranger: StateDict | None  # from other random weights and in another order
+    first: StateDict
+    same: StateDict  # from the same initial weights, trained on the images in another order
+    separate: StateDict | None  # from other initial weights, and in another order
 
     def walk(self, end: StateDict) -> pd.DataFrame:
-        """From ``one`` to another network, on test pictures; see `walk`."""
-        return walk(self.model, self.one, end, self.heads, self.suite)
+        """Evaluate the line from ``first`` to another network on test images; see `walk`."""
+        return walk(self.model, self.first, end, self.heads, self.suite)
 
 
-def train_trio(
+def train_perceptrons(
     suite: Suite,
     recipe: Recipe,
     *,
     draw: int = 0,
-    stranger: bool = True,
+    separate: bool = True,
     device: torch.device | str = "cpu",
-) -> Trio:
-    """Train perceptrons with one hidden layer that a frozen head does not see.
+) -> Perceptrons:
+    """Train perceptrons with one hidden layer below the features that the frozen head reads.
 
-    Pictures are averaged to half their side first, so that training takes seconds. Their last layer
-    ends at the head, which all share, so only the units of the first can be in another order.
+    Images are averaged to half their side first, so that training takes seconds. All networks share
+    the head, which fixes the order of their features; only hidden units can be in another order.
     """
     name, task = next(iter(suite.tasks.items()))
     generator = torch.Generator().manual_seed(draw)
@@ -89,21 +89,21 @@ def train_trio(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # networks this small lose more to threads than they gain
     try:
-        for start, order in ((1, 1), (1, 2), (2, 2))[: 3 if stranger else 2]:
-            network = _perceptron(1000 * draw + start).to(device)
+        for initial, order in ((1, 1), (1, 2), (2, 2))[: 3 if separate else 2]:
+            network = _perceptron(1000 * draw + initial).to(device)
             seed = 1000 * draw + order
             states.append(
                 fine_tune(network, head, task.train, recipe, transform=task.transform, seed=seed)
             )
     finally:
         torch.set_num_threads(threads)
-    one, sibling, *rest = states
+    first, same, *rest = states
     model = _perceptron(0).to(device)
-    return Trio(suite, model, {name: head}, one, sibling, rest[0] if rest else None)
+    return Perceptrons(suite, model, {name: head}, first, same, rest[0] if rest else None)
 
 
 def _perceptron(seed: int) -> nn.Module:
-    """768 averaged pixels, two hidden layers; torch's own start, drawn by the seed."""
+    """Return an untrained network: 768 averaged pixels, two linear layers, PyTorch's defaults."""
     with seeded(seed):
         return nn.Sequential(
             nn.AvgPool2d(2),
@@ -116,7 +116,7 @@ def _perceptron(seed: int) -> nn.Module:
 
 
 def recorded_sweeps(records: Mapping[str, int] | None = None) -> pd.DataFrame:
-    """Validation accuracy of task arithmetic by scale, from the records; a run is a seed."""
+    """Return stored validation accuracies of task arithmetic for each scale; a run is a seed."""
     tables = []
     for suite, count in (records or RECORDED).items():
         table = load_table(f"{suite}-baselines", "validation").query("method == 'task_arithmetic'")
@@ -126,10 +126,9 @@ def recorded_sweeps(records: Mapping[str, int] | None = None) -> pd.DataFrame:
 
 
 def cost_of_rules(sweeps: pd.DataFrame, rules: Mapping[str, float | str]) -> pd.DataFrame:
-    """What it costs to take a scale by a rule of thumb in place of the best one of a grid.
+    """Return the points of accuracy that rules for the scale lose against the best of a grid.
 
-    The cost is accuracy lost, in points; between two scales it is read from the straight line that
-    joins them, and NaN outside the grid. The best scale is that of the highest accuracy.
+    Accuracies between two scales are interpolated linearly. The cost is NaN outside the grid.
     """
     keys = [str(key) for key in sweeps if key not in ("scale", "accuracy", "loss")]
     rows = []

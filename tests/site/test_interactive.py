@@ -33,6 +33,7 @@ def test_it_is_filtered_and_sorted_by_keyboard(visit: Visitor) -> None:
 
 IDS = {
     "leaderboard-table": PATH,
+    "task-arithmetic-slider": "notebooks/02-averaging-and-task-vectors",
     "ties-by-hand": "notebooks/03-interference",
     "rank-and-scale-sliders": "notebooks/04-low-rank-merging",
     "stability-explorer": "notebooks/43-choosing-by-the-bound",
@@ -88,3 +89,51 @@ def test_the_sliders_of_rank_and_scale_show_the_measured_plane(visit: Visitor) -
     assert value("imagenet8", 0.01, 6.0) in state.inner_text()
     page.locator("#rank-and-scale-sliders select").select_option("MiniLM, sentences")
     assert value("sentences8", 0.01, 6.0) in state.inner_text()
+
+
+POINTS = """(() => {
+    const place = circle => ["cx", "cy"].map(name => Number(circle.getAttribute(name)));
+    const root = document.querySelector("#task-arithmetic-slider svg");
+    const tips = [...root.querySelectorAll("g circle")].map(place);
+    return [tips, place(root.querySelector(".merged"))];
+})()"""
+BARS = """[...document.querySelectorAll("#task-arithmetic-slider .track")].map(track =>
+    ["b", "i.before", "i:last-child"].map(name => {
+        const style = track.querySelector(name).style;
+        return parseFloat(style.width || style.left);
+    }))"""
+
+
+def test_task_arithmetic_moves_from_the_pretrained_model_past_the_average(visit: Visitor) -> None:
+    visit.open("notebooks/02-averaging-and-task-vectors")
+    page, root = visit.page, visit.page.locator("#task-arithmetic-slider")
+    tips, merged = page.evaluate(POINTS)
+    assert "the average" in root.locator("output").inner_text()
+    assert merged == pytest.approx([sum(place) / 3 for place in zip(*tips, strict=True)], abs=0.1)
+    slider = root.locator("input[name=scale]")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert root.locator("output").inner_text() == "0.67 (2/T)"
+    accuracy = sum(bar[0] for bar in page.evaluate(BARS)) / 3
+    assert f"and {accuracy:.0f} % at\nλ = 2/3" in (page.locator("article").text_content() or "")
+    page.keyboard.press("Home")
+    assert all(bar[0] == bar[1] for bar in page.evaluate(BARS))
+
+
+def test_one_task_vector_at_full_length_is_its_expert(visit: Visitor) -> None:
+    visit.open("notebooks/02-averaging-and-task-vectors")
+    page, root = visit.page, visit.page.locator("#task-arithmetic-slider")
+    for number in (1, 2):
+        root.locator("input[type=checkbox]").nth(number).focus()
+        page.keyboard.press("Space")
+    root.locator("input[name=scale]").focus()
+    page.keyboard.press("Home")
+    for _ in range(6):
+        page.keyboard.press("ArrowRight")
+    assert root.locator("output").inner_text() == "1.00 (the expert)"
+    tips, merged = page.evaluate(POINTS)
+    assert merged == pytest.approx(tips[0], abs=0.1)
+    first, *others = page.evaluate(BARS)
+    assert first[0] == pytest.approx(first[2], abs=1)
+    assert all(bar[0] < bar[2] for bar in others)

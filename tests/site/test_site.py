@@ -33,6 +33,7 @@ FINISHED = (
     "book/intro",
     "book/what-merging-is",
     "notebooks/24-choosing-checking-reporting",
+    "notebooks/02-averaging-and-task-vectors",
     "notebooks/04-low-rank-merging",
     "notebooks/80-leaderboard",
 )

@@ -1,4 +1,4 @@
-"""Chapter 02: lines between networks, the chord by hand; rules of thumb, and shipped records."""
+"""Chapter 02: lines between networks, rules for the scale by hand, and stored results."""
 
 import math
 
@@ -10,7 +10,7 @@ from mergebook.chapters.averaging import (
     cost_of_rules,
     loss_barrier,
     recorded_sweeps,
-    train_trio,
+    train_perceptrons,
     walk,
 )
 from mergebook.lab.comparison import only
@@ -32,7 +32,7 @@ def test_the_barrier_is_the_height_above_the_chord() -> None:
         loss_barrier(path[:2])
 
 
-def test_a_line_begins_and_ends_at_its_ends(tiny_zoo: Zoo) -> None:
+def test_a_line_starts_and_ends_at_its_networks(tiny_zoo: Zoo) -> None:
     a, b = tiny_zoo.experts.values()
     path = walk(tiny_zoo.model, a, b, tiny_zoo.heads, tiny_zoo.suite, positions=(0, 0.5, 1))
     assert len(path) == 3 * len(tiny_zoo.suite.tasks)
@@ -42,28 +42,29 @@ def test_a_line_begins_and_ends_at_its_ends(tiny_zoo: Zoo) -> None:
         assert rows["loss"].to_numpy() == pytest.approx(table["loss"].to_numpy(), rel=1e-5)
 
 
-def test_a_trio_shares_what_it_should(digits: Suite) -> None:
-    trio = train_trio(digits, QUICK, draw=3)
-    again = train_trio(digits, QUICK, draw=3, stranger=False)
-    assert again.stranger is None
-    assert trio.stranger is not None
-    for key in trio.one:
-        assert torch.equal(trio.one[key], again.one[key])
+def test_perceptrons_share_their_initial_weights(digits: Suite) -> None:
+    networks = train_perceptrons(digits, QUICK, draw=3)
+    again = train_perceptrons(digits, QUICK, draw=3, separate=False)
+    assert again.separate is None
+    assert networks.separate is not None
+    for key in networks.first:
+        assert torch.equal(networks.first[key], again.first[key])
     near, far = (
-        (trio.one["2.weight"] - other["2.weight"]).norm() for other in (trio.sibling, trio.stranger)
+        (networks.first["2.weight"] - other["2.weight"]).norm()
+        for other in (networks.same, networks.separate)
     )
     assert 0 < near < 0.7 * far
 
 
-def test_matching_lowers_the_strangers_barrier(digits: Suite) -> None:
+def test_matching_lowers_the_barrier_of_separate_initialisations(digits: Suite) -> None:
     suite = only(digits, list(digits.tasks)[:1])
     (task,) = suite.tasks.values()
-    trio = train_trio(suite, Recipe(learning_rate=3e-3, epochs=12))
-    assert trio.stranger is not None
+    networks = train_perceptrons(suite, Recipe(learning_rate=3e-3, epochs=12))
+    assert networks.separate is not None
     matched = activation_matching(
-        trio.one, trio.stranger, trio.model, scale_pixels(task.train.inputs)
+        networks.first, networks.separate, networks.model, scale_pixels(task.train.inputs)
     )
-    before, after = (loss_barrier(trio.walk(end)) for end in (trio.stranger, matched.state))
+    before, after = (loss_barrier(networks.walk(end)) for end in (networks.separate, matched.state))
     assert after < 0.6 * before
 
 
@@ -77,7 +78,7 @@ def test_costs_of_rules_by_hand() -> None:
     assert math.isnan(costs["4/T"])
 
 
-def test_records_hold_sweeps_of_five_seeds() -> None:
+def test_stored_sweeps_have_five_seeds() -> None:
     sweeps = recorded_sweeps()
     assert set(sweeps["tasks"]) == {8, 14, 20}
     assert (sweeps.groupby(["suite", "scale"])["run"].nunique() == 5).all()
