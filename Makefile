@@ -57,7 +57,7 @@ lint: $(READY) ## check style, types and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-notebooks: $(READY) ## execute the notebooks and refresh the committed twins (ONLY="00-tour 10-cart")
+notebooks: $(READY) ## execute the notebooks and refresh the committed twins (ONLY="04-low-rank-merging 10-cart")
 	$(BIN)/python tools/execute.py --write $(ONLY)
 
 executed: $(READY) ## execute the notebooks into _build/executed, changing nothing else
@@ -66,7 +66,7 @@ executed: $(READY) ## execute the notebooks into _build/executed, changing nothi
 compared: $(READY) ## the same, and fail where a checked cell is not as committed
 	$(BIN)/python tools/execute.py --compare $(ONLY)
 
-nbval: $(READY) ## re-run committed notebooks as tests, with nbval (ONLY="00-tour 10-cart")
+nbval: $(READY) ## re-run committed notebooks as tests, with nbval (ONLY="04-low-rank-merging 10-cart")
 	TQDM_DISABLE=1 OMP_NUM_THREADS=2 $(BIN)/python -m pytest --nbval-lax --nbval-current-env \
 		$(if $(ONLY),$(ONLY:%=notebooks/%.ipynb),notebooks)
 

@@ -145,7 +145,7 @@ def execute(name: str, output: Path, parameters: dict[str, object]) -> tuple[str
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="notebooks to run, such as 00-tour (all of them)")
+    parser.add_argument("names", nargs="*", help="notebooks to run, such as 10-cart (all of them)")
     parser.add_argument("--write", action="store_true", help="refresh the committed notebooks too")
     parser.add_argument(
         "--compare", action="store_true", help="fail where a checked cell is not as committed"

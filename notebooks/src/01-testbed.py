@@ -30,7 +30,7 @@ if importlib.util.find_spec("mergebook") is None:
 #
 # One property of the protocol should be known from the start: **every model is told which task a
 # picture belongs to.** It is judged under that task's head and never has to find the task itself.
-# The papers do so, and we follow them; [the tour](00-tour) shows how much harder it is without.
+# The papers do so, and we follow them; [](00-what-merging-is) shows how much harder it is without.
 #
 # **After this page you can**
 #
@@ -39,7 +39,7 @@ if importlib.util.find_spec("mergebook") is None:
 # * read "pretrained", "individual" and "normalised" in a table, with the margin of error;
 # * tell what this testbed cannot show.
 #
-# **Before you start:** the [five-minute tour](00-tour). **Time:** 20 minutes to read, about half
+# **Before you start:** [](00-what-merging-is). **Time:** 20 minutes to read, about half
 # a minute to run once the experts are cached (a minute or two more the first time).
 
 # %% tags=["parameters", "remove-cell"]

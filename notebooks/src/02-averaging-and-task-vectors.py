@@ -133,7 +133,7 @@ display(
 # **Do not use it** for three or more experts if a low-rank rule can be used ([](04-low-rank-merging)), or for networks that were
 # initialised separately.
 #
-# **You need first:** [](../book/what-merging-is). **Time:** 15 minutes to read, one minute to run.
+# **You need first:** [](00-what-merging-is). **Time:** 15 minutes to read, one minute to run.
 #
 # ## The rule, and where it fails
 #

@@ -33,7 +33,7 @@ import torch
 from IPython.display import Markdown, display
 
 from mergebook import load_suite, load_zoo, plots
-from mergebook.chapters.tour import one_question
+from mergebook.chapters.joint_head import one_question
 from mergebook.lab.comparison import merged_grid
 from mergelib.evaluation.loops import has_bfloat16
 
@@ -331,10 +331,10 @@ worst.round(0).astype(int)
 #
 # Each number so far assumes that the task of every image is known: the image is classified under its task's
 # own **head**, among 12 to 24 classes. Most papers evaluate in this way. An application often has to decide among the classes of
-# all tasks. `one_question` stacks the heads into one head with 171 classes, as in the [tour](00-tour):
+# all tasks. `one_question` stacks the heads into one head with 171 classes, as in [](00-what-merging-is):
 
 # %%
-from mergebook.chapters.tour import one_question
+from mergebook.chapters.joint_head import one_question
 
 joint = one_question(zoo)
 unknown_task = ml.evaluate(joint.model, merged, joint.heads, joint.suite)["accuracy"]

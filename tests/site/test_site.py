@@ -31,7 +31,7 @@ LINK = re.compile(r"""<a\b[^>]*?\bhref="([^"]+)""")
 # Pages whose first screen has the figure with their finding; all of them in the end.
 FINISHED = (
     "book/intro",
-    "book/what-merging-is",
+    "notebooks/00-what-merging-is",
     "notebooks/24-choosing-checking-reporting",
     "notebooks/02-averaging-and-task-vectors",
     "notebooks/04-low-rank-merging",

@@ -1,4 +1,4 @@
-"""The tour's question: which of all the classes is it? Two suites' worth of heads become one."""
+"""Evaluate models with an unknown task: one head holds the classes of all tasks."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,9 +14,9 @@ from mergelib.statedict import StateDict
 
 
 def one_question(zoo: Zoo) -> Zoo:
-    """The zoo with one head for the classes of all tasks, so that nobody says which task it is.
+    """Return the zoo with one head for the classes of all tasks, so that the task is unknown.
 
-    The heads' class directions are stacked, and labels move up accordingly.
+    The heads' class directions are stacked, and labels are shifted accordingly.
     """
     heads = [zoo.heads[name] for name in zoo.suite.tasks]
     joint = Head(torch.cat([head.get_buffer("weight") for head in heads]))
@@ -34,6 +34,6 @@ def one_question(zoo: Zoo) -> Zoo:
 
 
 def accuracies(zoo: Zoo, candidates: Mapping[str, StateDict]) -> pd.DataFrame:
-    """Test accuracy in % of every candidate on every task, and the mean over tasks."""
+    """Return each candidate's test accuracy in % on each task, and its mean across tasks."""
     wide = 100 * comparison.accuracies(zoo, candidates).rename_axis(index=None, columns=None)
     return wide.assign(mean=wide.mean(axis=1))

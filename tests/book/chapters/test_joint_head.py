@@ -1,9 +1,9 @@
-"""One question for all tasks: labels move up, the joint head holds every class."""
+"""The joint head: labels are shifted, and one head holds the classes of all tasks."""
 
 import pytest
 import torch
 
-from mergebook.chapters.tour import accuracies, one_question
+from mergebook.chapters.joint_head import accuracies, one_question
 from mergebook.suites.zoo import Zoo
 from mergelib.evaluation.loops import evaluate
 
