@@ -1,0 +1,77 @@
+"""Fitted heads against scikit-learn and against leaving one example out by hand."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.linear_model import Ridge
+
+from mergebook.cart.measure import heads
+from mergebook.lab.comparison import merge_zoo
+from mergebook.suites.types import Zoo
+from mergelib.evaluation.loops import evaluate
+
+
+def blobs(count: int = 40, width: int = 6, classes: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(count) % classes
+    centres = torch.randn(classes, width, generator=generator)
+    return centres[labels] + 1.2 * torch.randn(count, width, generator=generator), labels
+
+
+@pytest.mark.parametrize("width", [6, 60])  # fewer and more than there are examples
+def test_ridge_is_scikit_learns(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    features, labels = blobs(width=width)
+    monkeypatch.setattr(heads, "PENALTIES", (0.3,))
+    head, left_out = heads.ridge(features, labels, 3)
+    x, y = features.double().numpy(), F.one_hot(labels, 3).double().numpy()
+    size = np.square(np.linalg.svd(x - x.mean(0), compute_uv=False)).mean()
+    known = Ridge(alpha=0.3 * size).fit(x, y)
+    assert head(features).numpy() == pytest.approx(known.predict(x), abs=1e-5)
+    right = []
+    for i in range(len(x)):
+        rest = np.arange(len(x)) != i
+        without = Ridge(alpha=0.3 * size).fit(x[rest], y[rest])
+        right.append(without.predict(x[[i]]).argmax() == labels[i].item())
+    assert left_out == pytest.approx(np.mean(right))
+
+
+def test_the_penalty_has_the_best_accuracy_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = blobs()
+    best = heads.ridge(features, labels, 3)[1]
+    alone = []
+    for penalty in heads.PENALTIES:
+        monkeypatch.setattr(heads, "PENALTIES", (penalty,))
+        alone.append(heads.ridge(features, labels, 3)[1])
+    assert best == max(alone) > min(alone)
+
+
+def test_class_means_by_hand() -> None:
+    rows = torch.tensor([[3.0, 4.0], [3.0, 4.0], [0.0, 2.0]])
+    head = heads.class_means(rows, torch.tensor([1, 1, 0]), 2)
+    assert head.weight.tolist() == [[0.0, 1.0], [pytest.approx(0.6), pytest.approx(0.8)]]
+
+
+def test_every_candidate_is_judged_under_every_head(tiny_zoo: Zoo) -> None:
+    grids = {"average": {}, "task_arithmetic": {"scale": [0.1, 0.5, 2.0]}}
+    tables = heads.fresh_heads(tiny_zoo, grids=grids, shots=(1, 2))
+    names = {"frozen", "class means", "validation", "all", "1 per class", "2 per class"}
+    test, tasks = tables["test"], list(tiny_zoo.suite.tasks)
+    assert {row["head"] for row in test} == names
+    assert len(test) == len(names) * len(tasks) * (1 + 2 * len(grids) + 1)
+    assert len(tables["validation"]) == 1 + 3
+    (settings,) = (
+        row["settings"]
+        for row in tables["chosen"]
+        if row["method"] == "task_arithmetic" and row["by"] == "frozen"
+    )
+    state = merge_zoo("task_arithmetic", tiny_zoo, **settings)
+    table = evaluate(tiny_zoo.model, state, tiny_zoo.heads, tiny_zoo.suite, autocast=True)
+    asked = {"method": "task_arithmetic", "by": "frozen", "head": "frozen"}
+    ours = [row["accuracy"] for row in test if asked.items() <= row.items()]
+    assert ours == pytest.approx(list(table["accuracy"]))
+    for row in test:
+        task = tiny_zoo.suite.tasks[row["task"]]
+        most = {"frozen": 0, "validation": len(task.validation), "all": len(task.train)}
+        most |= {"class means": len(task.validation), "1 per class": len(task.class_names)}
+        assert row["labels"] == most.get(row["head"], row["labels"])
