@@ -31,6 +31,7 @@ FINISHED = (
     "book/intro",
     "book/what-merging-is",
     "notebooks/24-choosing-checking-reporting",
+    "notebooks/03-interference",
     "notebooks/04-low-rank-merging",
     "notebooks/80-leaderboard",
 )
