@@ -226,7 +226,7 @@ plt.show()
 # do harm; only a comparison of accuracies does.
 # ```
 #
-# ## TIES by hand
+# ## TIES on four weights
 #
 # TIES {cite}`yadav2023ties` has three steps: *trim* each task vector to its largest entries, *elect* one sign per
 # weight, and *average* the entries that have this sign. Three experts change four weights as below. Each expert keeps
@@ -279,7 +279,7 @@ print(ties(toy, 0.5).tolist(), "as in ml.merge:", torch.equal(ties(toy, 0.5), me
 # of task vectors across tasks, for any vectors and even for the wrong sign ({prf:ref}`thm-corollary-masks`). A longer
 # vector or a lower variance therefore does not show that election keeps the right entries.
 #
-# ## DARE by hand
+# ## DARE on one weight
 #
 # DARE {cite}`yu2024language` drops each entry with probability $p$ and divides the others by $1 - p$. Take an entry of 2
 # and $p = 0.9$. The result is 0 in nine of ten draws and 20 in the tenth. Its mean is $0.1 \cdot 20 = 2$, as before. Its
@@ -497,7 +497,7 @@ texts
 # One interval lies above zero. TIES with a chosen density gains 3.9 points on EfficientNet with eight tasks
 # (0.5 to 7.4). Consensus is ahead on all ten suites, by 0.1 to 1.2 points, but its interval contains zero on each of
 # them. Pooled over the first six, which share tasks, the gain is 0.2 points (−0.1 to 0.5). TIES is 0.8 ± 0.7
-# points better on ViT 8 if the interval is across seeds only, and so holds for these eight tasks.
+# points better on ViT 8 for exactly these eight tasks (interval across seeds).
 #
 # ```{admonition} Takeaway
 # :class: tip
