@@ -30,7 +30,8 @@ MOST_DIALECT = {"mergelib": 0, "mergebook": 1}  # falls like MOST_LINES
 # Pages in plain English; a page that is rewritten joins them.
 PLAIN = (
     *("intro", "which-method", "merge-your-own", "api", "errors", "methods-map"),
-    *("00-what-merging-is", "02-averaging-and-task-vectors", "04-low-rank-merging"),
+    *("00-what-merging-is", "02-averaging-and-task-vectors", "03-interference"),
+    *("04-low-rank-merging", "20-adapting-with-data"),
     *("24-choosing-checking-reporting", "80-leaderboard"),
 )
 PRIVATE = re.compile(

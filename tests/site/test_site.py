@@ -31,10 +31,9 @@ LINK = re.compile(r"""<a\b[^>]*?\bhref="([^"]+)""")
 # Pages whose first screen has the figure with their finding; all of them in the end.
 FINISHED = (
     "book/intro",
-    "notebooks/00-what-merging-is",
-    "notebooks/24-choosing-checking-reporting",
-    "notebooks/02-averaging-and-task-vectors",
-    "notebooks/04-low-rank-merging",
+    *(f"notebooks/{name}" for name in ("00-what-merging-is", "02-averaging-and-task-vectors")),
+    *(f"notebooks/{name}" for name in ("03-interference", "04-low-rank-merging")),
+    *(f"notebooks/{name}" for name in ("20-adapting-with-data", "24-choosing-checking-reporting")),
     "notebooks/80-leaderboard",
 )
 # Tables that are wider than a page, until their chapters are rewritten.
