@@ -30,7 +30,8 @@ MOST_DIALECT = {"mergelib": 0, "mergebook": 1}  # falls like MOST_LINES
 # Pages in plain English; a page that is rewritten joins them.
 PLAIN = (
     *("intro", "which-method", "merge-your-own", "api", "errors", "methods-map"),
-    *("04-low-rank-merging", "24-choosing-checking-reporting", "80-leaderboard"),
+    *("04-low-rank-merging", "20-adapting-with-data", "24-choosing-checking-reporting"),
+    "80-leaderboard",
 )
 PRIVATE = re.compile(
     r"\b(anew|seldom|shall|lest|whoever|likewise|so many|level with|pictures?|untouched"

@@ -32,6 +32,7 @@ FINISHED = (
     "book/what-merging-is",
     "notebooks/24-choosing-checking-reporting",
     "notebooks/04-low-rank-merging",
+    "notebooks/20-adapting-with-data",
     "notebooks/80-leaderboard",
 )
 # Tables that are wider than a page, until their chapters are rewritten.
