@@ -42,6 +42,7 @@ stored = load_table("vision8-procedures")
 stored["accuracy"] *= 100
 
 
+# %% tags=["remove-cell"]
 def difference(better, worse, table=stored):
     """Return the mean difference in points and the ends of its two 95 % intervals."""
     return both_intervals(table, {"": (better, worse)}).iloc[0]
@@ -305,8 +306,8 @@ network the earlier layers have changed, so the layer gets other inputs, which l
 # $$
 # \begin{gathered}
 # \theta = \frac{\sum_t F_t\, \theta_t}{\sum_t F_t}, \\
-# F_t = \operatorname*{mean}_{x}\; \mathbb{E}_{y \sim p_t(y \mid x)}
-# \left(\frac{\partial \log p_t(y \mid x)}{\partial \theta}\right)^{2} .
+# F_t = \operatorname*{mean}_{x}\; \mathbb{E}_{y \sim p_t}
+# \bigl(\partial_\theta \log p_t(y \mid x)\bigr)^{2} .
 # \end{gathered}
 # $$ (eq-adapt-fisher)
 
