@@ -16,28 +16,9 @@ if importlib.util.find_spec("mergebook") is None:
         subprocess.check_call([sys.executable, "-m", "pip", "uninstall", "-qy", "mergelib"])
     subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", SOURCE])
 
+
 # %% [markdown]
-# # Adapting with data: AdaMerging, Fisher, RegMean, Surgery
-#
-# **In one sentence:** a hundred unlabelled pictures per task repair a merged model best at its features
-# (Surgery), much less at each layer's output (RegMean) or in a few coefficients (AdaMerging), where CART, tuned on
-# labels and judged with frozen heads, is ahead; and moving every weight by entropy does harm.
-#
-# The methods so far see weights only. The **procedures** of this chapter see data as well: they are
-# given the model, and calibration inputs of every task. Each mends another fault of a merged
-# model, so it pays to know the fault before the cure. Frank-Wolfe, the procedure with a theory, has
-# the chapters after this one.
-#
-# **After this chapter you can**
-#
-# * say which data each procedure needs, what it repairs with them, and where labels are spent;
-# * derive the gradient of AdaMerging's coefficients without a graph through the experts, RegMean's
-#   closed form, and why the Fisher information cannot be had from the gradient of a batch;
-# * tell when a falling entropy is a good sign and when it is not;
-# * measure the representation bias of a merged model, and what removing it costs and buys.
-#
-# **Before you start:** [](02-averaging-and-task-vectors); [](11-cart-experiments) for AdaMerging on
-# CART. **Time:** 25 minutes to read, a minute or so to run once the experts are cached.
+# # Merging with data: Fisher, RegMean, AdaMerging and Surgery
 
 # %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
@@ -45,634 +26,695 @@ PROFILE = "default"
 SEED = 0
 DEVICE = "cpu"
 
-# %% [markdown]
-# ## Who needs what
-#
-# `ml.methods()` lists the procedures with what they need. All are called alike:
-# `ml.adapt(name, experts, pretrained=..., model=..., heads=..., data=...)`, and return a merged state with,
-# where there are some, learned coefficients and a history.
-
-# %%
+# %% tags=["remove-cell"]
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from torch.nn.functional import cross_entropy, l1_loss
+from IPython.display import Markdown, display
 
-import mergelib as ml
-from mergebook import load_suite, load_zoo, plots
-from mergebook.chapters import adapting
-from mergebook.lab.comparison import cut, examples_of, individual
+from mergebook import plots
 from mergebook.lab.results import load_table
 from mergebook.lab.statistics import both_intervals
-from mergebook.plots import GREEN, VERMILION, colour, heat_map
-from mergelib.problems.calling import features
-from mergelib.procedures.fisher import diagonal_fisher
-from mergelib.procedures.regmean import layer_grams
 
 plots.use_style()
-pd.set_option("display.max_colwidth", None)
-ml.methods().query("family == 'procedure'")[["needs"]]
+stored = load_table("vision8-procedures")
+stored["accuracy"] *= 100
 
-# %% [markdown]
-# **Unlabelled** inputs of each task are often at hand; **labelled** ones cost the most. Below, every
-# procedure gets the same hundred *training* pictures of each task.
-#
-# AdaMerging, Surgery and Concrete use, in their papers, the unlabelled *test* inputs themselves: they
-# adapt to the very pictures they are then judged on (transductive, or test-time, learning). That is
-# legitimate where the inputs to be classified really are there in bulk, and it is not the same as having
-# other pictures of the task. One procedure runs a second time on the test inputs, and is marked.
-#
-# **Labels are spent in two places:** on learning, and on *choosing*. A rule that "needs no data" but
-# has its scale searched on validation accuracies has seen labels, often more than the procedures it is
-# compared with. `Trials` notes both: what a method sees when it merges, and how many labels went into it.
 
-# %%
-zoo = cut(load_zoo(load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE), 200)
-calibration = examples_of(zoo, 100)
-test_inputs = {name: task.test.inputs for name, task in zoo.suite.tasks.items()}
-trials = adapting.Trials(zoo)
-chosen = load_table("glyphs8-baselines", "chosen")["settings"][SEED % 5]["cart"]
-spent = 300 * len(zoo.experts)  # validation pictures behind that choice
-average = trials.merge("average", "average")
-arithmetic = trials.merge("task arithmetic, 0.3", "task_arithmetic", scale=0.3)
-trials.merge("CART, as published", "cart", rank_ratio=0.08, scale=1.0)
-cart = trials.merge("CART, tuned", "cart", labels=spent, **chosen)
-own = individual(zoo).set_index("task")["accuracy"]
-floor = trials.table()[["accuracy", "labels"]]
-floor.loc["experts, own tasks"] = [own.mean(), 0]
-floor.assign(accuracy=(100 * floor["accuracy"].astype(float)).round(1)).astype({"labels": int})
+# %% tags=["remove-cell"]
+def difference(better, worse, table=stored):
+    """Return the mean difference in points and the ends of its two 95 % intervals."""
+    return both_intervals(table, {"": (better, worse)}).iloc[0]
 
-# %% [markdown]
-# These are the floor, the usual start with the scale that papers recommend for eight tasks, and the
-# ceiling; judged, like all below, on two hundred test pictures of each task. CART stands here twice: at
-# its paper's rank and smallest scale, without a label, and at the rank and scale that three hundred
-# labelled validation pictures of each task chose for this suite (`results/glyphs8-baselines.json`).
-#
-# ## AdaMerging: a scale for every expert and layer
-#
-# Task arithmetic gives all experts and layers one scale. AdaMerging {cite}`yang2024adamerging` gives each
-# expert $t$ and tensor $l$ its own, and finds them by making predictions on unlabelled inputs certain:
-#
-# $$ \theta_l(\lambda) = \theta_{0,l} + \sum_t \lambda_{t,l}\, \tau_{t,l}, \qquad
-# \min_\lambda\ \sum_t \mathbb{E}_{x \sim t}\, H\bigl(p_t(\cdot | x; \theta(\lambda))\bigr), $$ (eq-adapt-adamerging)
-#
-# where $p_t$ are the predictions through the head of task $t$ and $H(p) = -\sum_c p_c \ln p_c$ is their
-# entropy. The bet is that certainty and accuracy rise together. The gradient needs no graph through the
-# mixture of experts: one ordinary backward pass gives $g_l = \partial \ell / \partial \theta_l$ for the
-# objective $\ell$, and by the chain rule $\partial \ell / \partial \lambda_{t,l} = \langle g_l, \tau_{t,l} \rangle$.
-#
-# The paper takes 500 steps of Adam at rate $10^{-3}$. We take 40, with 8 pictures per task instead of
-# 16, and ten times the rate, so that a coefficient can travel nearly as far.
 
-# %%
-short = {"steps": 40, "batch_size": 8}
-ada = trials.adapt("AdaMerging", "adamerging", calibration, learning_rate=1e-2, **short)
-ada.coefficients.T.describe().loc[["min", "mean", "max"]].T.round(2)
+def seeds(row):
+    """Format as 'mean ± half-width' across seeds."""
+    return f"{row['mean']:.1f} ± {row['half_width']:.1f}"
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "AdaMerging's coefficients after 40 steps, averaged over the matrices of each part of the network. All started at 0.3.", "name": "fig-adapt-coefficients"}, "image": {"alt": "A heat map with a row for each of eight experts and a column for each part of the network, from the attention of the first to the MLP of the last of four blocks. Coefficients differ far more between experts and parts than a common scale of 0.3 allows: some have risen well above it, others have fallen clearly below."}}
-fig, ax = plt.subplots(figsize=(9, 4.8))
-by_place = adapting.by_place(ada.coefficients, zoo.pretrained)
-heat_map(by_place, ax, low=0, high=0.8, digits=2, bar="coefficient")
-plt.show()
 
-# %% [markdown]
-# A single scale was a compromise: most MLPs have gained weight, attention in the later blocks has mostly
-# lost a little, and experts differ within each column.
-#
-# ## Concrete: a mask for every weight
-#
-# If a number for each expert and layer helps, why not one for each weight? Concrete task arithmetic
-# {cite}`tang2023concrete` learns a mask $m$, shared by all tasks, by the same entropy:
-#
-# $$ \theta = \theta_0 + m \circ \lambda \sum_t \tau_t, \qquad m = \frac{s}{\mathrm{mean}(s)}, \qquad
-# s = \sigma\Bigl(\frac{x + \varepsilon}{\kappa}\Bigr). $$ (eq-adapt-concrete)
-#
-# A mask entry that is 0 or 1 has no gradient, so while it is learned it is a *relaxed* Bernoulli variable
-# $s$ in between: $x$ is its logit, $\varepsilon$ logistic noise, drawn anew at each step, and the
-# temperature $\kappa = 0.5$ says how far it leans to either end. Dividing by the mean of each
-# tensor keeps the length of the step, as DARE's rescaling does ([](03-interference)); the formula is that of
-# the authors' code in FusionBench {cite}`tang2024fusionbench`. The result uses the median, $\varepsilon = 0$.
-#
-# The gradient is again that of the merged weights, pulled back by hand: with
-# $q = \partial \ell / \partial m = g \circ \lambda \sum_t \tau_t$,
-#
-# $$ \frac{\partial \ell}{\partial x} = \frac{q - \mathrm{mean}(q \circ m)}{\mathrm{mean}(s)} \circ
-# \frac{s (1 - s)}{\kappa}. $$
-#
-# FusionBench takes 2,000 steps at rate $10^{-3}$. Ours are 40 again, at fifty times the rate, so
-# that logits can move as far.
+def others(row):
+    """Format the interval across seeds and tasks."""
+    return f"{row['low']:.1f} to {row['high']:.1f}".replace("-", "−")
 
-# %%
-trials.adapt("Concrete", "concrete", calibration, learning_rate=5e-2, **short)
-way = trials.table().loc[
-    ["task arithmetic, 0.3", "AdaMerging", "Concrete"], ["entropy", "accuracy"]
-]
-way.astype(float).round(3)
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "From task arithmetic, two procedures lower the entropy of the predictions on test pictures. Arrows: entropy and accuracy before and after 40 steps on a hundred training pictures per task.", "name": "fig-adapt-entropy"}, "image": {"alt": "A plane of entropy and accuracy with two arrows that start at task arithmetic. The arrow of AdaMerging goes a little to the left, to lower entropy, and up by about three points. The arrow of Concrete goes far to the left and down by several points."}}
-way = way.astype(float)
-fig, ax = plt.subplots(figsize=(6.4, 4))
-start = way.iloc[0]
-ax.plot(start["entropy"], 100 * start["accuracy"], "o", ms=10, color=colour("task_arithmetic"))
-for title, shade in (("AdaMerging", GREEN), ("Concrete", VERMILION)):
-    end = way.loc[title]
-    tips = (end["entropy"], 100 * end["accuracy"]), (start["entropy"], 100 * start["accuracy"])
-    ax.annotate("", *tips, arrowprops={"arrowstyle": "->", "color": shade, "lw": 2.5})
-    ax.plot(*tips[0], "o", color=shade)
-    ax.annotate(title, tips[0], xytext=(0, 12), textcoords="offset points", ha="center")
-tip = (start["entropy"], 100 * start["accuracy"])
-ax.annotate("task arithmetic", tip, xytext=(12, -4), textcoords="offset points")
-ax.margins(0.35, 0.2)
-ax.set(xlabel="entropy on test pictures, nats", ylabel="mean test accuracy, %")
-plt.show()
-
-# %% [markdown]
-# The objective falls for both, and on *unseen* pictures too: neither has merely learned its hundred
-# pictures by heart. Yet the one gains accuracy and the other loses it.
-#
-# Entropy does not say which answer is right. With a few hundred coefficients the model can only move between
-# experts, each of which is good at something. With a number for each weight it can leave them, and
-# becomes certain of wrong answers. Nothing in the objective says when to stop.
-#
-# A short run at a large rate may be unkind to Concrete, so [](22-frank-wolfe-experiments) takes the
-# published 2,000 small steps, on real pictures, and sees the same.
-#
-# ## Fisher: a mean weighted by what matters
-#
-# Fisher merging {cite}`matena2022merging` averages each weight with the experts' own say in it:
-#
-# $$ \theta = \frac{\sum_t F_t \circ \theta_t}{\sum_t F_t}, \qquad F_t = \mathbb{E}_{x}\,
-# \mathbb{E}_{y \sim p_t(\cdot | x)} \Bigl(\frac{\partial \ln p_t(y | x)}{\partial \theta}\Bigr)^2 . $$ (eq-adapt-fisher)
-#
-# $F_t$ is the diagonal of the Fisher information, the curvature of expert $t$'s predictions: a weight
-# that could change without changing them weighs little. The label may be drawn from the
-# model, as here, or be the true one (the *empirical* Fisher, `labels="true"`). And the square is taken
-# for **every example by itself**. Tempting, and wrong, is to square the gradient of a batch, which a
-# training loop has at hand.
-#
-# ```{prf:proposition} The gradient of a batch
-# :label: prop-adapt-batch
-# Let $g_1, \dots, g_B$ be independent gradients of $\ln p(y|x)$ in one weight, with labels drawn from the model, and
-# $\bar g$ their mean. Then $\mathbb{E}\, B \bar g^2 = F$, but $B \bar g^2 / F$ tends in distribution to $\chi^2_1$ as
-# $B$ grows: its standard deviation stays near $\sqrt 2$, whatever the size of the batch. The mean of the $g_i^2$
-# has the same expectation, and a variance that falls as $1/B$.
-# ```
-#
-# ```{prf:proof}
-# With labels from the model $\mathbb{E}\, g_i = \mathbb{E}_x \sum_y p\, \partial \ln p =
-# \mathbb{E}_x\, \partial \sum_y p = 0$, so $\mathbb{E}\, \bar g^2 = \mathrm{Var}(\bar g) = F / B$. By the central
-# limit theorem $\sqrt{B}\, \bar g \to N(0, F)$, whose square is $F \chi^2_1$, of variance $2 F^2$. The
-# last sentence is the variance of a mean.
-# ```
-#
-# So a batch is right in *expectation*, for each weight and for their sum, and any one batch is noise in
-# each weight, which is where Fisher merging needs it. Even the sum of one draw may be off by a fifth or
-# so, since the weights' errors are not independent. On real gradients of one expert:
-
-# %%
-first_task = next(iter(zoo.experts))
-chance = torch.Generator().manual_seed(SEED)
-expert, head = zoo.experts[first_task], zoo.heads[first_task]
-leaves = {key: expert[key].clone().requires_grad_() for key, _ in zoo.model.named_parameters()}
-inputs = zoo.suite.transforms[first_task](calibration[first_task][0].to(DEVICE))
-logits = head(torch.func.functional_call(zoo.model.eval(), {**expert, **leaves}, (inputs,)))
-drawn = torch.multinomial(logits.detach().cpu().softmax(1), 1, generator=chance)[:, 0].to(DEVICE)
-slopes = torch.autograd.grad(cross_entropy(logits, drawn), list(leaves.values()))
-exact = diagonal_fisher(zoo.model, expert, head, inputs, drawn)
-examples = torch.cat([exact[key].flatten() for key in leaves])
-batch = len(inputs) * torch.cat([slope.flatten() for slope in slopes]).square()
-print(f"sum of one batch: {batch.sum() / examples.sum():.2f} of the per-example one")
-print(f"correlation over weights: {torch.stack([examples, batch]).corrcoef()[0, 1]:.2f}")
-
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Ratio of the squared batch gradient, times its size of 100, to the per-example Fisher information, over all weights of one expert. A good estimate would lie at 1.", "name": "fig-adapt-fisher-ratio"}, "image": {"alt": "A histogram on a logarithmic axis from one ten-thousandth to ten. The ratios spread over several orders of magnitude, with a long tail to small values, much like the curve of a chi-square distribution with one degree of freedom that is drawn over it, only somewhat narrower around 1."}}
-ratios = (batch / examples.clamp(min=1e-30)).clamp(1e-5, 100).log10().cpu().numpy()
-fig, ax = plt.subplots(figsize=(7.2, 3.8))
-ax.hist(ratios, bins=np.linspace(-4, 1.5, 80), density=True, color=plots.SKY, label="weights")
-grid = np.logspace(-4, 1.5, 300)
-density = grid * np.log(10) * np.exp(-grid / 2) / np.sqrt(2 * np.pi * grid)
-ax.plot(np.log10(grid), density, color=VERMILION, label=r"$\chi^2_1$")
-ax.axvline(0, color="black", ls=":", lw=1.5)
-ax.set(xlabel="batch estimate / Fisher information", ylabel="density")
-ax.set_xticks([-4, -3, -2, -1, 0, 1], ["0.0001", "0.001", "0.01", "0.1", "1", "10"])
-ax.legend()
-plt.show()
-
-# %% [markdown]
-# The ratios follow the limit's shape, long tail to small values included. They are somewhat narrower:
-# an expert that is sure of most pictures leaves the gradient to a few, and of a few examples
-# the square of the mean is not far from the mean of the squares.
-#
-# Now the merge. The information of each expert is computed once, and handed over as `statistics`.
-
-# %%
-chance = torch.Generator().manual_seed(SEED)
-information = {
-    name: diagonal_fisher(
-        zoo.model,
-        expert,
-        zoo.heads[name],
-        calibration[name][0],
-        generator=chance,
-        transform=zoo.suite.transforms[name],
-    )
-    for name, expert in zoo.experts.items()
-}
-trials.adapt("Fisher", "fisher", {}, statistics=information)
-sums = {name: float(sum(v.sum() for v in f.values())) for name, f in information.items()}
-told = pd.DataFrame({"total Fisher": sums, "own accuracy": own})
-told["total Fisher"] /= told["total Fisher"].min()
-told.round(2)
-
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "What each expert weighs in the Fisher merge, mean over the matrices of each part of the network. An equal say would be one eighth, 0.125.", "name": "fig-adapt-fisher-shares"}, "image": {"alt": "A heat map with a row for each expert and a column for each part of the network. One row, that of the expert with the most Fisher information, stands out in every part with around 0.4, while most other entries lie near or below 0.1."}}
-means = {}
-for key in next(iter(information.values())):
-    stack = torch.stack([own_part[key] for own_part in information.values()]).clamp(min=1e-6)
-    means[key] = (stack / stack.sum(0)).flatten(1).mean(1).tolist()
-fig, ax = plt.subplots(figsize=(9, 4.8))
-by_place = adapting.by_place(pd.DataFrame(means, index=list(zoo.experts)), zoo.pretrained)
-heat_map(by_place, ax, low=0, high=0.5, digits=2, bar="share of the weight")
-plt.show()
-
-# %% [markdown]
-# The rows differ more than the columns: it is the *experts*, not the layers, that the Fisher information
-# tells apart. Their totals differ by an order of magnitude, and not in favour of the accurate ones: the least
-# accurate has by far the most, and three times its share of the merged weights. How steeply predictions
-# depend on the weights is another thing than how much an expert deserves to be heard.
-#
-# Dividing each expert's information by its own total keeps what it says about *weights* and drops what it
-# says about experts:
-
-# %%
-mean = sum(sums.values()) / len(sums)
-even = {
-    name: {key: value * mean / sums[name] for key, value in own_information.items()}
-    for name, own_information in information.items()
-}
-trials.adapt("Fisher, normalised", "fisher", {}, statistics=even)
-(
-    100
-    * trials.table().loc[["average", "Fisher", "Fisher, normalised"], ["accuracy"]].astype(float)
-).round(1)
-
-# %% [markdown]
-# All three lie close together: with a fair say for every expert, the weighting hardly matters. What the
-# average lacks is not a better mean.
-#
-# ## RegMean: layers that answer as the experts do
-#
-# RegMean {cite}`jin2023dataless` asks each linear layer to come close to what the experts' layers answer,
-# on the inputs that *these* get. With inputs $X_t$ (rows) of expert $t$'s layer, it minimises
-# $\sum_t \lVert X_t W^\top - X_t W_t^\top \rVert_F^2$. Setting the derivative
-# $2 \sum_t (W - W_t)\, X_t^\top X_t$ to zero gives, with Gram matrices $G_t = X_t^\top X_t$ divided by the rows,
-#
-# $$ W = \Bigl(\sum_t W_t G_t\Bigr) \Bigl(\sum_t G_t\Bigr)^{-1} . $$ (eq-adapt-regmean)
-#
-# Labels play no part, and nothing is iterated: a forward pass of each expert and one linear system per layer. Two
-# corrections make it stable with few inputs: entries off the diagonal are scaled by 0.9, and a small ridge is
-# added. All that is not a linear layer is averaged. The formula again by hand, on one layer:
-
-# %%
-grams = {
-    name: layer_grams(zoo.model, expert, calibration[name][0], transform=zoo.suite.transforms[name])
-    for name, expert in zoo.experts.items()
-}
-regmean = trials.adapt("RegMean", "regmean", calibration, statistics=grams)
-key = next(iter(grams[first_task]))
-shrunk = {n: 0.9 * gram[key] + 0.1 * gram[key].diagonal().diag() for n, gram in grams.items()}
-total = sum(shrunk.values())
-total += 1e-6 * total.diagonal().mean() * torch.eye(len(total)).to(total)
-product = sum(zoo.experts[name][key].double() @ gram for name, gram in shrunk.items())
-by_hand = product @ torch.linalg.inv(total)
-assert torch.allclose(by_hand.float(), regmean.state[key], atol=1e-4)
-
-# %% [markdown]
-# Does each layer really come closer to its experts? The error of a layer, as a share of the output it
-# should have, is again in the Gram matrices, $\mathrm{tr}\,(W - W_t) G_t (W - W_t)^\top \big/ \mathrm{tr}\, W_t G_t W_t^\top$;
-# it is measured with those of validation pictures, which RegMean has not seen.
-
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Error of every linear layer against its experts, given the inputs that these get, as a share of the outputs' squares. Mean over the tasks, on validation pictures.", "name": "fig-adapt-regmean"}, "image": {"alt": "Two curves over sixteen linear layers from first to last. The average's error grows with depth, with peaks at the second layers of the later MLPs; RegMean's lies below it in every layer, at between a third and two thirds of it, and has no such peaks."}}
-states = {"average": average, "RegMean": regmean.state}
-pictures = {name: inputs for name, (inputs, _) in examples_of(zoo, 100, "validation").items()}
-errors = {name: {} for name in states}
-for task, expert in zoo.experts.items():
-    moments = layer_grams(zoo.model, expert, pictures[task], transform=zoo.suite.transforms[task])
-    for key, gram in moments.items():
-        size = ((expert[key].double() @ gram) * expert[key]).sum()
-        for name, state in states.items():
-            gap = (state[key] - expert[key]).double()
-            errors[name].setdefault(key, []).append(float(((gap @ gram) * gap).sum() / size))
-errors = pd.DataFrame({name: pd.DataFrame(found).mean() for name, found in errors.items()})
-fig, ax = plt.subplots(figsize=(8, 4.2))
-for title, shade in (("average", colour("average")), ("RegMean", GREEN)):
-    ax.plot(range(len(errors)), 100 * errors[title], "o-", color=shade, label=title)
-layers = [key.removeprefix("blocks.").removesuffix(".weight") for key in errors.index]
-ax.set_xticks(range(len(layers)), layers, rotation=50, ha="right", rotation_mode="anchor")
-ax.set(ylabel="error, % of the output", ylim=(0, None))
-ax.legend()
-plt.show()
-
-# %%
-ratio = errors["RegMean"] / errors["average"]
-print(f"RegMean's error over the average's: {ratio.min():.2f} to {ratio.max():.2f}")
-print(f"more than half is left in {(ratio > 0.5).sum()} of {len(ratio)} layers")
-
-# %% [markdown]
-# It does, in every layer and on new pictures, and most where the average is worst.
-#
-# What the figure does not show is that a merged model's layers get the inputs of a *merged* model: errors
-# of the layers below change what the layers above are given, and no formula for one layer at a time
-# sees that.
-#
-# ## Surgery: mending the features at the end
-#
-# Whatever was done to the weights, the features $f$ of the merged model differ from the features $z$ of each
-# expert on its task. {cite:t}`yang2024representation` call the mean $\lvert f - z \rvert$ the
-# **representation bias**, and remove a part of it after the fact, with a small module for each task
-# between the features and the head:
-#
-# $$ \hat f = f - U_t\, \mathrm{ReLU}(D_t f), \qquad \min_{U_t, D_t}\ \mathbb{E}_{x \sim t}\, \lVert \hat f(x) - z_t(x) \rVert_1 ,
-# $$ (eq-adapt-surgery)
-#
-# with $D_t$ of 16 rows and $U_t$ zero at the start, so that it starts as the identity. The merged weights stay as
-# they are, and no labels are needed: the experts' features are the targets. As no network changes, they
-# are computed once, and a step is one of a tiny network. The paper takes 1,000 of them at rate $10^{-3}$; we
-# take 300 at three times the rate.
-
-# %%
-quick = {"steps": 300, "learning_rate": 3e-3}
-mended = trials.adapt("Surgery on average", "surgery", calibration, **quick)
-mend = {name: head[0] for name, head in mended.heads.items()}
-bias = {}
-for name, task in zoo.suite.tasks.items():
-    ours, theirs = (
-        features(zoo.model, state, task.test.inputs, transform=task.transform)
-        for state in (average, zoo.experts[name])
-    )
-    after = l1_loss(mend[name](ours), theirs).item()
-    bias[name] = {"before": l1_loss(ours, theirs).item(), "after": after}
-bias = pd.DataFrame(bias).T
-bias.mean().round(2)
-
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "The average before and after surgery on a hundred training pictures per task: representation bias (left) and accuracy (right) on the test pictures, by task. Black diamonds: the expert.", "name": "fig-adapt-surgery"}, "image": {"alt": "Two panels with a row for each task. Left, a bar for each task runs from a larger to a smaller L1 distance; the largest biases shrink most. Right, a bar for each task runs from lower to higher accuracy, often about half the way to the expert's diamond."}}
-fig, axes = plt.subplots(1, 2, figsize=(9, 4.4), sharey=True)
-before, after = (trials.scores[t]["accuracy"] for t in ("average", "Surgery on average"))
-pairs = (
-    (bias["before"], bias["after"], "mean |f - z|"),
-    (100 * before, 100 * after, "test accuracy, %"),
-)
-for ax, (left, right, axis) in zip(axes, pairs):
-    ax.hlines(range(len(left)), left, right, color=plots.LIGHT, lw=5)
-    ax.scatter(left, range(len(left)), s=60, color=colour("average"), label="average", zorder=3)
-    ax.scatter(right, range(len(left)), s=60, color=VERMILION, label="after surgery", zorder=3)
-    ax.set(xlabel=axis, yticks=range(len(left)), yticklabels=list(left.index), xlim=(0, None))
-axes[1].scatter(100 * own, range(len(bias)), marker="D", color="black", label="expert")
-axes[1].set_xlim(0, 100)
-axes[1].legend(loc="lower center", bbox_to_anchor=(0.3, 1.0), ncols=3, fontsize=10)
-plt.show()
-
-# %% [markdown]
-# A part of the bias goes, in every task, and with it a good part of the gap to the experts.
-#
-# Note what was bought: modules that differ by task. Heads differ by task as well, so nothing new must be known
-# when predicting; but the *backbone* alone, handed on to somebody without the modules, is as good as before.
-#
-# Surgery goes on top of any merge; `start=` names the weights to mend. The last of these runs is
-# transductive, on the two hundred test pictures per task that judge it. AdaMerging, too, can start from another merge: see [](11-cart-experiments).
-
-# %%
-more = {"start": cart, "labels": spent, **quick}
-trials.adapt("Surgery on CART, tuned", "surgery", calibration, **more)
-trials.adapt("Surgery, test pictures", "surgery", test_inputs, sees="test pictures", **quick)
-mended_ones = ["Surgery on average", "Surgery, test pictures", "Surgery on CART, tuned"]
-(100 * trials.table().loc[mended_ones, ["accuracy"]].astype(float)).round(1)
-
-# %% [markdown]
-# On the very pictures that it learned from, Surgery is several points better than with other pictures of the
-# task: a figure for a procedure says little without the inputs that it was given.
-#
-# ## The comparison
-#
-# One procedure that uses labels joins in. The **greedy soup** {cite}`wortsman2022model` averages those
-# experts that do not hurt each other's accuracy on labelled pictures. These have to be *held out*: on their own
-# training pictures experts look better than they are. So it gets fifty validation pictures of each task.
-
-# %%
-held_out = examples_of(zoo, 50, "validation")
-count = sum(len(labels) for _, labels in held_out.values())
-soup = trials.adapt("greedy soup", "greedy_soup", held_out, labels=count)
-table = trials.table().sort_values("accuracy")
-table["accuracy"] = (100 * table["accuracy"].astype(float)).round(1)
-table[["accuracy", "sees", "labels"]]
-
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy of each procedure at a hundred pictures per task on one seed. Colours: what it was given, the labels that chose its hyperparameters included.", "name": "fig-adapt-ladder"}, "image": {"alt": "A row for each procedure, sorted by accuracy. Surgery on the test pictures and surgery on tuned CART stand at the top, then surgery on the average, CART tuned on labels, and CART as published. RegMean and AdaMerging follow, then task arithmetic. The greedy soup, the average, both Fisher merges and Concrete lie at the bottom."}}
-KINDS = {
+# %% tags=["remove-cell"]
+GIVEN = {
     "nothing": plots.GREY,
-    "pictures": plots.BLUE,
-    "test pictures": plots.PINK,
-    "labels": VERMILION,
+    "unlabelled images": plots.BLUE,
+    "labelled images": plots.VERMILION,
 }
-kinds = table["sees"].where(table["labels"] == 0, "labels")
-fig, ax = plt.subplots(figsize=(7.2, 5.6))
-for row, (value, kind) in enumerate(zip(table["accuracy"], kinds)):
-    ax.plot(value, row, "o", ms=9, color=KINDS[kind])
-    ax.text(value + 0.5, row, f"{value:.1f}", va="center", fontsize=10)
-ax.set(yticks=range(len(table)), yticklabels=table.index, xlabel="mean test accuracy, %")
-ax.set_xlim(table["accuracy"].min() - 2, table["accuracy"].max() + 3)
-for kind, shade in KINDS.items():
-    ax.plot([], [], "o", ms=9, color=shade, label=kind)
+ROWS = {  # name: method in the stored result, what the method is given
+    "Concrete": ("concrete", "unlabelled images"),
+    "greedy soup": ("greedy_soup", "labelled images"),
+    "average": ("average", "nothing"),
+    "Fisher": ("fisher", "unlabelled images"),
+    "AdaMerging": ("adamerging", "unlabelled images"),
+    "RegMean": ("regmean", "unlabelled images"),
+    "CART, tuned": ("cart", "labelled images"),
+    "Surgery on average": ("surgery", "unlabelled images"),
+    "Surgery on CART": ("surgery+cart", "labelled images"),
+}
+gains = pd.DataFrame({name: difference(m, "task_arithmetic") for name, (m, _) in ROWS.items()}).T
+
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Surgery gains most, and of the methods that change only weights CART does. Difference in mean test accuracy on `vision8`: eight tasks of real images, five seeds, 100 training images per task. Thick bars are 95 % intervals across seeds, thin ones across seeds and tasks. A square marks methods that add a module per task.", "name": "fig-adapt-gains"}, "image": {"alt": "Nine methods with their difference from tuned task arithmetic in points. Surgery on CART is 14 points better, Surgery on the average 9, CART 5. RegMean and AdaMerging lie near zero, with thin bars that cross it. Fisher merging, the average and the greedy soup are 3 to 4 points worse, with wide thin bars, and Concrete is 5 points worse."}}
+fig, ax = plt.subplots(figsize=(7.6, 3.4))
+for height, (name, row) in enumerate(gains.iterrows()):
+    shade = GIVEN[ROWS[name][1]]
+    ax.plot([row["low"], row["high"]], [height] * 2, color=shade, lw=1.3)
+    ends = row["mean"] - row["half_width"], row["mean"] + row["half_width"]
+    ax.plot(ends, [height] * 2, color=shade, lw=5, alpha=0.6, solid_capstyle="butt")
+    marker = "s" if "Surgery" in name else "o"
+    ax.plot(row["mean"], height, marker, ms=8, color=shade)
+ax.axvline(0, color="black", lw=1)
+ax.set_yticks(range(len(gains)), gains.index)
+ax.set_xlabel("difference from tuned task arithmetic, points of test accuracy")
+for given, shade in GIVEN.items():
+    ax.plot([], [], "o", ms=8, color=shade, label=given)
 ax.legend(title="given", loc="lower right")
+title = "A module per task gains most; other uses of unlabelled images gain little"
+fig.suptitle(title, fontsize=12.5, weight="bold", x=0.01, ha="left")
+plt.show()
+
+# %% tags=["remove-input"]
+on_average, on_cart = difference("surgery", "average"), difference("surgery+cart", "cart")
+regmean_ta, ada_ta = (difference(m, "task_arithmetic") for m in ("regmean", "adamerging"))
+cart_regmean, cart_ada = (difference("cart", m) for m in ("regmean", "adamerging"))
+display(
+    Markdown(f"""
+* **Surgery gains most.** It adds {seeds(on_average)} points to the average
+  (across seeds and tasks: {others(on_average)}) and {seeds(on_cart)} to CART ({others(on_cart)}), and keeps a small module per task.
+* **RegMean and AdaMerging replace the labels that choose a scale.** They differ from tuned task
+  arithmetic by {seeds(regmean_ta)} and {seeds(ada_ta)} points. Across seeds and tasks there is no detectable difference
+  ({others(regmean_ta)} and {others(ada_ta)}).
+* **CART is ahead of the other methods here that change only weights.** It is {cart_regmean["mean"]:.1f}
+  points better than RegMean ({others(cart_regmean)}) and {cart_ada["mean"]:.1f} than AdaMerging ({others(cart_ada)}).
+""")
+)
+
+# %% [markdown]
+# **Use it when** you have unlabelled inputs of each task and may keep a module per task (Surgery), or have no labels
+# to choose a scale with (RegMean, AdaMerging). **Do not use it** when you have labels and want a single network: choose the rank and
+# scale of CART with them.
+#
+# **You need first:** [](02-averaging-and-task-vectors), and [](04-low-rank-merging) for CART.
+# **Time:** 15 minutes to read, one minute to run.
+#
+# ## What each method is given
+#
+# Every method is one call. The methods differ in the data that they need and in what has to be stored:
+#
+# | method | call | data per task | result |
+# |---|---|---|---|
+# | RegMean {cite}`jin2023dataless` | `ml.adapt("regmean", …)` | inputs | one network |
+# | Fisher {cite}`matena2022merging` | `ml.adapt("fisher", …)` | inputs | one network |
+# | AdaMerging {cite}`yang2024adamerging` | `ml.adapt("adamerging", …)` | inputs; as published, test inputs | one network |
+# | Concrete {cite}`tang2023concrete` | `ml.adapt("concrete", …)` | inputs; as published, test inputs | one network |
+# | Surgery {cite}`yang2024representation` | `ml.adapt("surgery", …)` | inputs; as published, test inputs | one network and a module per task |
+# | greedy soup {cite}`wortsman2022model` | `ml.adapt("greedy_soup", …)` | inputs and labels | one network |
+# | task arithmetic, CART | `ml.merge("cart", …)` | inputs and labels, if tuned | one network |
+#
+# In the figure above, the first six methods of the table use the same 100 training images per task. Task arithmetic and CART were tuned on 500
+# labelled validation images per task, 4,000 in all. The greedy soup's row is pessimistic, because it chooses experts
+# on images that they were trained on.
+
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Surgery is the only method that leaves the merged weights unchanged. Each row is a method, each column a stage of the network, from the input on the left to the task's head on the right.", "name": "fig-adapt-where"}, "image": {"alt": "A drawing with the stages layer 1, layer 2, last layer, features and head from left to right. RegMean fills the three layers: each is solved by least squares. Fisher fills them: each weight has its own mean. AdaMerging fills them: each tensor has one coefficient per expert. Surgery leaves the layers unchanged and fills the features with a module per task. Heads are frozen in every row."}}
+STAGES = ("layer 1", "layer 2", "last layer", "features", "head")
+ACTIONS = {
+    "RegMean": ("least\nsquares", plots.BLUE),
+    "Fisher": ("a mean per\nweight", plots.GREEN),
+    "AdaMerging": ("coefficient\nper tensor", plots.PURPLE),
+    "Surgery": ("module\nper task", plots.VERMILION),
+}
+fig, ax = plt.subplots(figsize=(8, 3.4))
+for i, (name, (action, shade)) in enumerate(ACTIONS.items()):
+    ax.text(-0.15, -i, name, ha="right", va="center", fontsize=13, weight="bold", color=shade)
+    for j, stage in enumerate(STAGES):
+        acts = (stage == "features") if name == "Surgery" else j < 3
+        frozen = "frozen" if j == 4 else "unchanged"
+        face = shade if acts else plots.LIGHT
+        ax.add_patch(plt.Rectangle((j * 1.3, -i - 0.36), 1.1, 0.72, color=face))
+        ink = {"color": "white" if acts else plots.DARK, "ha": "center", "va": "center"}
+        ax.text(j * 1.3 + 0.55, -i, action if acts else frozen, fontsize=11.5, **ink)
+        if j:
+            ax.annotate("", (j * 1.3, -i), (j * 1.3 - 0.2, -i), arrowprops={"arrowstyle": "->"})
+for j, stage in enumerate(STAGES):
+    ax.text(j * 1.3 + 0.55, 0.55, stage, ha="center", fontsize=13)
+ax.set(xlim=(-1.35, 6.35), ylim=(-3.5, 0.85))
+ax.axis("off")
 plt.show()
 
 # %% [markdown]
-# One seed shows phenomena and settles no claim. Five seeds of eight tasks of real pictures are in
-# `results/vision8-procedures.json`; all procedures have a hundred training pictures of each task there.
-# Task arithmetic and CART see none when they merge, but their scales were chosen on *five hundred labelled*
-# validation pictures of each task. Differences in points of accuracy, with the 95 % interval over the
-# seeds (±), for these tasks, and the one over seeds and tasks (low, high), for other tasks like these:
+# The cells below use eight small sets of rendered signs. Accuracy is measured on 300 test images per task.
 
 # %%
-PAIRS = {
-    "Surgery, average − average": ("surgery", "average"),
-    "Surgery, average − CART": ("surgery", "cart"),
-    "Surgery, CART − Surgery, average": ("surgery+cart", "surgery"),
-    "RegMean − task arithmetic": ("regmean", "task_arithmetic"),
-    "AdaMerging − task arithmetic": ("adamerging", "task_arithmetic"),
-    "RegMean − AdaMerging": ("regmean", "adamerging"),
-    "Fisher − average": ("fisher", "average"),
-    "Concrete − task arithmetic": ("concrete", "task_arithmetic"),
-    "CART − task arithmetic": ("cart", "task_arithmetic"),
-    "CART − RegMean": ("cart", "regmean"),
-    "CART − AdaMerging": ("cart", "adamerging"),
+import mergelib as ml
+from mergebook import load_suite, load_zoo
+from mergebook.lab.comparison import first
+
+whole = load_suite(SUITE, seed=SEED, profile=PROFILE)
+zoo = load_zoo(whole, device=DEVICE)
+suite = first(whole, test=300)
+inputs = {name: task.train.inputs[:100] for name, task in suite.tasks.items()}
+setup = {  # arguments of every call below
+    "pretrained": zoo.pretrained,
+    "model": zoo.model,
+    "heads": zoo.heads,
+    "transform": suite.transforms,
 }
-seeds = 100 * both_intervals(load_table("vision8-procedures"), PAIRS)
-seeds = seeds.rename(columns={"mean": "points", "half_width": "±"})
-seeds.round(1)
+
+# %% tags=["remove-cell"]
+from mergelib.evaluation.loops import has_bfloat16
+from mergelib.problems import calling
+
+
+def accuracy_of(state, heads=None, judged=suite):
+    """Return the test accuracy of each task in %."""
+    heads = {**zoo.heads, **(heads or {})}
+    table = ml.evaluate(zoo.model, state, heads, judged, autocast=True)
+    return 100 * table.set_index("task")["accuracy"]
+
+
+def entropy_of(state):
+    """Return the mean entropy of the predictions on test images, in nats."""
+    means, device = [], next(iter(state.values())).device
+    for name, task in suite.tasks.items():
+        with torch.autocast(device.type, torch.bfloat16, enabled=has_bfloat16(device)):
+            outputs = calling.features(zoo.model, state, task.test.inputs, transform=task.transform)
+        logs = zoo.heads[name](outputs.float()).log_softmax(1)
+        means.append(-(logs.exp() * logs).sum(1).mean().item())
+    return np.mean(means)
+
+
+average = ml.merge("average", zoo.experts)
+arithmetic = ml.merge("task_arithmetic", zoo.experts, pretrained=zoo.pretrained, scale=0.3)
+scores = {"average": accuracy_of(average), "task arithmetic, scale 0.3": accuracy_of(arithmetic)}
 
 # %% [markdown]
-# **Surgery gains most.** On the average it adds a dozen points there. It is three points above tuned CART on these
-# tasks, which is not clear over tasks, and on the glyphs above the two are close. A better merge below gives a better
-# outcome. It also has the most help: modules of its own for each task, and the experts as teachers.
+# ## RegMean: match the outputs of each layer
 #
-# **Under frozen heads CART is ahead of all procedures here that change only weights.** On the glyphs, so it is without
-# a label.
+# A linear layer has one input and one weight. On task A its weight is 1 and the mean square of its inputs is 4. On
+# task B the weight is 3 and the mean square is 1. The average, 2, has the squared output error
+# $4 (2 - 1)^2 + 1 (2 - 3)^2 = 5$. The error is smallest at $(4 \cdot 1 + 1 \cdot 3) / 5 = 1.4$, where it is
+# $0.64 + 2.56 = 3.2$. Task A has the larger inputs, so its weight counts more.
 #
-# **RegMean and AdaMerging** are a point or less from tuned task arithmetic, and from each other, with no difference that
-# is clear over tasks. Neither needs labels to choose a scale, which is what they save. RegMean has no steps,
-# no heads and no rate.
+# The gain is larger with two inputs of which each task uses one. Let the rows of weights be $(2, 5)$ and $(7, 3)$. If task A only
+# has inputs along the first axis and task B along the second, the merged row is $(2, 3)$. It has no error on either task.
 #
-# **Fisher** and the **greedy soup** are within a point or so of the average. (The soup is left out of the
-# table: that study lets it choose on training pictures.)
+# RegMean solves this problem in every linear layer, and averages all other parameters. With inputs $X_t$ (one per row, $n_t$ rows) and weights
+# $W_t$ of task $t$,
 #
-# **Concrete** loses what it started from.
-#
-# AdaMerging's abstract reports eleven points over task arithmetic on eight vision tasks
-# {cite}`yang2024adamerging` (**the paper's figure**), which is not reached here. [](22-frank-wolfe-experiments)
-# has the whole table, with multi-task training and costs, and the [](90-claims-ledger) the papers' claims.
+# $$
+# W = \Bigl(\sum_t W_t G_t\Bigr) \Bigl(\sum_t G_t\Bigr)^{-1},
+# \qquad G_t = \tfrac{1}{n_t} X_t^\top X_t .
+# $$ (eq-adapt-regmean)
 
-# %% tags=["hide-cell"]
+# %% tags=["nbval-check-output"]
+rows = {"A": torch.tensor([[2.0, 5.0]]), "B": torch.tensor([[7.0, 3.0]])}
+used = {"A": torch.tensor([[1.0, 0.0]]), "B": torch.tensor([[0.0, 1.0]])}
+merged = ml.adapt(
+    "regmean",
+    {task: {"0.weight": row} for task, row in rows.items()},
+    pretrained={"0.weight": torch.zeros(1, 2)},
+    model=torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False)),
+    data=used,
+)
+print([round(value, 3) for value in merged.state["0.weight"][0].tolist()])
+
+# %% [markdown]
+# The **Gram matrix** $G_t$ is all that RegMean needs of a task. It can be computed where the data are and passed as
+# `statistics=`. The library shrinks its off-diagonal entries by 10 %, because few inputs estimate them badly. The call
+# on the eight experts is
+
+# %%
+regmean = ml.adapt("regmean", zoo.experts, data=inputs, **setup)
+
+# %% tags=["remove-cell"]
+from mergelib.procedures.regmean import layer_grams
+
+errors = {"average": {}, "RegMean": {}}
+for name, expert in zoo.experts.items():
+    images = suite.tasks[name].validation.inputs[:100]
+    grams = layer_grams(zoo.model, expert, images, transform=suite.transforms[name])
+    for key, gram in grams.items():
+        size = ((expert[key].double() @ gram) * expert[key]).sum()
+        for title, state in (("average", average), ("RegMean", regmean.state)):
+            gap = (state[key] - expert[key]).double()
+            error = 100 * float(((gap @ gram) * gap).sum() / size)
+            errors[title].setdefault(key, []).append(error)
+errors = pd.DataFrame({title: pd.DataFrame(values).mean() for title, values in errors.items()})
+ratio = errors["RegMean"] / errors["average"]
+scores["RegMean"] = accuracy_of(regmean.state)
+
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "RegMean reduces the output error of every linear layer. Squared error against each expert's outputs on that expert's inputs, as a percentage of the outputs' squares; mean over eight tasks, validation images.", "name": "fig-adapt-regmean"}, "image": {"alt": "Two curves over sixteen linear layers from the first to the last. The average's error grows with depth from about 0.9 to 2.5 %, with peaks in the second layers of the later MLPs. RegMean's error is below it in every layer, between 0.2 and 0.8 %."}}
+fig, ax = plt.subplots(figsize=(7.6, 3.4))
+for title, shade in (("average", plots.colour("average")), ("RegMean", plots.BLUE)):
+    ax.plot(range(len(errors)), errors[title], "o-", color=shade, label=title)
+names = [key.removeprefix("blocks.").removesuffix(".weight") for key in errors.index]
+ax.set_xticks(range(len(names)), names, rotation=50, ha="right", rotation_mode="anchor")
+ax.set(ylabel="output error, %", ylim=(0, None))
+ax.set_title("RegMean reduces the error in every layer")
+ax.legend()
+plt.show()
+
+# %% tags=["remove-input"]
+display(
+    Markdown(f"""
+RegMean's error is {ratio.min():.2f} to {ratio.max():.2f} times the average's. The accuracy on this seed is
+{scores["RegMean"].mean():.1f} %, where the average has {scores["average"].mean():.1f} %. RegMean uses the inputs that a layer gets in the expert. In the merged
+network the earlier layers have changed, so the layer gets other inputs, which limits the gain.
+""")
+)
+
+# %% [markdown]
+# ## Fisher merging: weight by sensitivity
+#
+# A classifier has one weight, $\theta$, and gives class 1 the probability $p = 1 / (1 + e^{-\theta})$. Its **Fisher
+# information** is $p (1 - p)$, which measures how much the prediction changes with the weight. Expert A has $\theta = 1$, so
+# $p = 0.73$ and $F = 0.197$. Expert B has $\theta = 4$, so $p = 0.98$ and $F = 0.018$. The Fisher merge is
+#
+# $$
+# \frac{0.197 \cdot 1 + 0.018 \cdot 4}{0.197 + 0.018} = 1.25 ,
+# $$
+#
+# far from the average of 2.5. Expert B is certain, so a small change of its weight would hardly change its predictions, and it has
+# little influence.
+#
+# A network has one such mean for each parameter. The labels $y$ are drawn from the expert's own predictions $p_t$, so unlabelled inputs
+# suffice, and each example's gradient is squared before the mean is taken:
+#
+# $$
+# \begin{gathered}
+# \theta = \frac{\sum_t F_t\, \theta_t}{\sum_t F_t}, \\
+# F_t = \operatorname*{mean}_{x}\; \mathbb{E}_{y \sim p_t}
+# \bigl(\partial_\theta \log p_t(y \mid x)\bigr)^{2} .
+# \end{gathered}
+# $$ (eq-adapt-fisher)
+
+# %%
+fisher = ml.adapt("fisher", zoo.experts, data=inputs, **setup)
+
+# %% tags=["remove-cell"]
+from mergelib.procedures.fisher import diagonal_fisher
+
+total = {}
+for name, expert in zoo.experts.items():
+    images, transform = inputs[name][:50], suite.transforms[name]
+    drawn = torch.Generator().manual_seed(SEED)
+    parts = diagonal_fisher(
+        zoo.model, expert, zoo.heads[name], images, generator=drawn, transform=transform
+    )
+    total[name] = float(sum(part.sum() for part in parts.values()))
+own = {}
+for name, expert in zoo.experts.items():
+    alone = ml.evaluate(zoo.model, expert, zoo.heads, suite, tasks=[name], autocast=True)
+    own[name] = 100 * alone["accuracy"].item()
+total, own = pd.Series(total), pd.Series(own)
+scores["Fisher"] = accuracy_of(fisher.state)
+loud, quiet = total.idxmax(), own.idxmin()
+
+# %% tags=["remove-input"]
+display(
+    Markdown(f"""
+Fisher merging reaches {scores["Fisher"].mean():.1f} % on our eight experts, and the average {scores["average"].mean():.1f} %. As in the example, uncertain
+experts have most influence. The expert for {loud} holds {100 * total[loud] / total.sum():.0f} % of all Fisher information, and is
+{"" if loud == quiet else "not "}the least accurate of the eight ({own[loud]:.0f} % on its own task, where the mean is {own.mean():.0f} %). The merge favours its task:
+the accuracy on {loud} is {scores["Fisher"][loud]:.0f} %, and {scores["average"][loud]:.0f} % for the average.
+""")
+)
+
+# %% [markdown]
+# ## AdaMerging: coefficients that make predictions confident
+#
+# Task arithmetic has one scale for all tasks and layers. AdaMerging learns one coefficient $\lambda_{t,l}$ for each expert $t$ and tensor
+# $l$. Without labels it needs a substitute for the accuracy, and uses the entropy of the predictions. A prediction of
+# $(0.9, 0.1)$ has the entropy $-0.9 \ln 0.9 - 0.1 \ln 0.1 = 0.33$ nats, and $(0.5, 0.5)$ has $0.69$. Confident
+# predictions are usually right more often.
+#
+# One backward pass gives the gradient $g$ with respect to the merged weights. The derivative with respect to a coefficient is the inner product of $g$
+# with the task vector. If $g = (0.2, -0.1)$, $\tau_A = (1, 0)$ and $\tau_B = (0, 2)$, the derivatives are
+# $0.2$ and $-0.2$, so the step lowers $\lambda_A$ and raises $\lambda_B$. The objective is
+#
+# $$
+# \begin{gathered}
+# \sum_t \operatorname*{mean}_{x \in X_t} H\bigl(p_t(\cdot \mid x; \theta)\bigr), \\
+# \theta_l = \theta_{0,l} + \sum_t \lambda_{t,l}\, \tau_{t,l} .
+# \end{gathered}
+# $$ (eq-adapt-entropy)
+
+# %%
+quick = {"steps": 40, "batch_size": 8}
+ada = ml.adapt("adamerging", zoo.experts, data=inputs, learning_rate=1e-2, **quick, **setup)
+concrete = ml.adapt("concrete", zoo.experts, data=inputs, learning_rate=5e-2, **quick, **setup)
+
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Lower entropy is not higher accuracy. Entropy and accuracy on test images before the 40 steps (task arithmetic at a scale of 0.3) and after them.", "name": "fig-adapt-entropy"}, "image": {"alt": "A plane of entropy and accuracy with two arrows that start at task arithmetic. The arrow of AdaMerging goes a little to the left, to lower entropy, and up by about three points. The arrow of Concrete goes far to the left and down by several points."}}
+scores |= {"AdaMerging": accuracy_of(ada.state), "Concrete": accuracy_of(concrete.state)}
+start = entropy_of(arithmetic), scores["task arithmetic, scale 0.3"].mean()
+ends = {
+    "AdaMerging": (entropy_of(ada.state), scores["AdaMerging"].mean(), plots.PURPLE),
+    "Concrete": (entropy_of(concrete.state), scores["Concrete"].mean(), plots.VERMILION),
+}
+fig, ax = plt.subplots(figsize=(7, 3.2))
+ax.plot(*start, "o", ms=10, color=plots.colour("task_arithmetic"))
+ax.annotate("task arithmetic", start, xytext=(12, -4), textcoords="offset points")
+for title, (x, y, shade) in ends.items():
+    arrow = {"arrowstyle": "->", "color": shade, "lw": 2.5}
+    ax.plot(x, y, "o", color=shade)
+    ax.annotate("", (x, y), start, arrowprops=arrow)
+    ax.annotate(title, (x, y), xytext=(-10, 0), textcoords="offset points", ha="right", va="center")
+ax.margins(0.35, 0.2)
+ax.set(xlabel="entropy on test images, nats", ylabel="test accuracy, %")
+ax.set_title("Two methods lower the entropy, one of them the accuracy")
+plt.show()
+
+# %% [markdown]
+# The cell above takes 40 large steps to save time; the default is 500 smaller ones. **Concrete** minimises the same entropy, with a mask that has one entry per weight. The mask has 1.4
+# million entries, where AdaMerging has 456 coefficients. A network can become confident without becoming right: a network that always gives
+# class 1 the probability 0.99 has an entropy of 0.06 nats in a task with two classes, whatever the images show. A few hundred coefficients
+# restrict the network to mixtures of the experts in each tensor, and a mask restricts it far less.
+
+# %% tags=["remove-cell"]
+masked, published = (
+    difference("concrete", "task_arithmetic"),
+    difference("concrete", "task_arithmetic", load_table("vision8-concrete")),
+)
+on_test = difference(
+    "adamerging+task_arithmetic", "task_arithmetic", load_table("vision8-adaptation")
+)
+
+# %% [markdown]
+# ```{admonition} Takeaway: entropy is safe with few parameters only
+# :class: tip
+# On `vision8`, Concrete is 5.1 ± 1.7 points worse than tuned task arithmetic. With 2,000 steps on test inputs, as published, it is
+# 6.5 ± 4.0 points worse than task arithmetic at its default scale. AdaMerging, with 456 coefficients, is not worse than the
+# tuned scale (0.4 ± 0.4 points better).
+# ```
+#
+# ## Surgery: correct the features of each task
+#
+# A merged network gives the features $f = (1, 2)$ for an image, and the expert gives $z = (1.5, 1)$. The difference
+# $f - z = (-0.5, 1)$ is the **representation bias**. A module with a single hidden unit can remove it. Let $D = (0, 1)$, so that
+# the hidden unit is $\mathrm{ReLU}(D f) = 2$, and $U = (-0.25, 0.5)^\top$. Then $f - U \cdot 2 = (1.5, 1) = z$.
+#
+# Surgery trains such a module for each task, between the backbone and the head, and keeps the merged weights. The hidden width is 16,
+# and $U_t$ starts at zero. The task of each input must be known, as it must be for its head. The module and its loss are
+#
+# $$
+# \begin{gathered}
+# \hat f = f - U_t\, \mathrm{ReLU}(D_t f), \\
+# \min_{U_t, D_t}\; \operatorname*{mean}_{x \in X_t} \bigl\lvert \hat f(x) - z_t(x) \bigr\rvert .
+# \end{gathered}
+# $$ (eq-adapt-surgery)
+
+# %%
+surgery = ml.adapt("surgery", zoo.experts, data=inputs, start=average, **setup)
+new_heads = surgery.heads  # for each task the module, then the head
+
+# %% tags=["remove-input"]
+held_out = {
+    name: (task.validation.inputs[:50], task.validation.labels[:50])
+    for name, task in suite.tasks.items()
+}
+soup = ml.adapt("greedy_soup", zoo.experts, data=held_out, **setup)
+scores["greedy soup"] = accuracy_of(soup.state)
+scores["Surgery on the average"] = accuracy_of(average, surgery.heads)
+scores = pd.DataFrame(scores)
+kept = scores.mean().sort_values()
+table = pd.DataFrame({"test accuracy, %": kept, "worst task, %": scores.min()[kept.index]})
+table.round(1)
+
+# %% [markdown]
+# The table shows the methods of this page on one seed of the small suite. Surgery is again the most accurate, although no weight of the
+# average was changed. The greedy soup was chosen with 50 labelled validation images per task.
+
+# %% [markdown]
+# ## Surgery on test inputs overstates the accuracy
+#
+# The Surgery paper trains the modules on the test inputs, without labels, and reports the accuracy on the same
+# inputs. We separate these two uses. The modules are trained on $n$ test images per task, the *adaptation images*. The gain over the average is
+# then measured on the adaptation images, and on 300 other test images.
+
+# %% tags=["remove-cell"]
+from dataclasses import replace
+
+from mergebook.lab.statistics import interval
+from mergelib.evaluation.tasks import Split
+
+half = min(len(task.test) for task in whole.tasks.values()) // 2
+judged = first(whole, test=half)  # the same images as `suite`, unless there are fewer
+
+
+def later(count):
+    """Return the suite with test images from the second half only."""
+    tasks = {}
+    for name, task in whole.tasks.items():
+        rows = slice(half, half + count)
+        part = Split(task.test.inputs[rows], task.test.labels[rows])
+        tasks[name] = replace(task, test=part)
+    return replace(whole, tasks=tasks)
+
+
+# %% tags=["remove-cell"]
+same, other = {}, {}
+for count in sorted({min(n, half) for n in (25, 100, 300)}):
+    used = later(count)
+    images = {name: task.test.inputs for name, task in used.tasks.items()}
+    result = ml.adapt("surgery", zoo.experts, data=images, start=average, **setup)
+    before = accuracy_of(average, judged=used)
+    same[count] = accuracy_of(average, result.heads, used) - before
+    other[count] = accuracy_of(average, result.heads, judged) - scores["average"]
+same, other = pd.DataFrame(same), pd.DataFrame(other)
+middle = same.columns[len(same.columns) // 2]
+trained_gain = (scores["Surgery on the average"] - scores["average"]).mean()
+gap, gap_width = interval(same[middle] - other[middle])
+
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Surgery gains much more on its adaptation images than on other images, although it uses no labels. Gain over the average, mean over eight tasks, one seed. The diamond is the gain on the other images when the modules are trained on 100 training images.", "name": "fig-adapt-surgery"}, "image": {"alt": "Gain of Surgery in points against the number of adaptation images per task, 25, 100 and 300. On the adaptation images the gain falls from about 24 points to about 20; on 300 other test images it rises from about 6 to about 16. A diamond for 100 training images lies on the lower curve."}}
+fig, ax = plt.subplots(figsize=(7.5, 3.4))
+spots = range(len(same.columns))
+ax.plot(spots, same.mean(), "o-", color=plots.VERMILION, label="measured on the adaptation images")
+ax.plot(spots, other.mean(), "o-", color=plots.BLUE, label="measured on 300 other test images")
+place = list(same.columns).index(middle)
+ax.plot(
+    place, trained_gain, "D", ms=9, color="black", label="the same, trained on 100 training images"
+)
+ax.set_xticks(spots, same.columns)
+ax.set(xlabel="adaptation images per task", ylabel="gain, points", ylim=(0, None))
+ax.set_title("On the adaptation images the gain is overstated")
+ax.legend(fontsize=11.5)
+plt.show()
+
+# %% tags=["remove-input"]
+display(
+    Markdown(f"""
+With {middle} adaptation images per task, the gain is {same[middle].mean():.1f} points on these images and
+{other[middle].mean():.1f} points on others. The difference is {gap:.1f} ± {gap_width:.1f} points (95 % interval across the eight tasks,
+one seed). With {same.columns[-1]} images it is {(same - other).mean().iloc[-1]:.1f} points. Test images are not better than training
+images for learning the modules: {len(next(iter(inputs.values())))} training images gain {trained_gain:.1f} points.
+""")
+)
+
+# %% [markdown]
+# ```{admonition} Takeaway: report the accuracy on other inputs
+# :class: tip
+# An accuracy measured on the adaptation inputs holds for exactly these inputs. If the application sees new inputs, adapt to one
+# part of the test inputs and report the accuracy on the other part. A method that adapts to the test inputs is not
+# comparable to a method that has not seen them.
+# ```
+#
+# ## Reported and measured gains
+#
+# The reported gains are for CLIP ViT-B/32 on eight image tasks. The first three are from {cite}`yang2024adamerging`, and Surgery's is from the log that is published
+# with {cite}`yang2024representation`. AdaMerging and Surgery were evaluated there on the test inputs that they had adapted to. Our gains are for `vision8`, with 100 training images per
+# task except in the fourth row. Parentheses hold the interval across seeds and tasks.
+
+# %% tags=["remove-input"]
+adaptation = load_table("vision8-adaptation")
+adaptation["accuracy"] *= 100
+REPORTED = {
+    "Fisher − average": (68.3 - 65.8, difference("fisher", "average")),
+    "RegMean − average": (71.8 - 65.8, difference("regmean", "average")),
+    "AdaMerging − task arithmetic": (80.1 - 69.1, ada_ta),
+    "the same, on test inputs": (
+        80.1 - 69.1,
+        difference("adamerging+task_arithmetic", "task_arithmetic", adaptation),
+    ),
+    "Surgery − average": (80.0 - 65.8, on_average),
+}
+cells = [[f"{value:.1f}", f"{seeds(row)} ({others(row)})"] for value, row in REPORTED.values()]
+columns = ["reported, points", "measured, points"]
+pd.DataFrame(cells, index=list(REPORTED), columns=columns)
+
+# %% [markdown]
+# Surgery's gain is similar in size, and AdaMerging's is not. Our networks show no detectable difference from tuned task arithmetic, even on test
+# inputs. Our experts reach 80 % on their own tasks, and CLIP's about 91 %, which may make entropy a better guide there. We have not tested this explanation.
+#
+# ## Which method to use
+#
+# 1. *You have labelled examples and want one network:* choose CART's rank and scale on them.
+# 2. *You have unlabelled inputs, and the task of each input is known:* merge with CART, then add Surgery.
+# 3. *You have unlabelled inputs and want one network:* try [TSV](04-low-rank-merging) at its default first, which needs no data. RegMean and
+#    AdaMerging do not detectably differ from tuned task arithmetic.
+# 4. *The data may not leave their owner:* RegMean needs only the Gram matrices.
+# 5. *Concrete, Fisher and greedy soup* are not better than the average or task arithmetic in our measurements.
+#
+# ## Checks against known values
+#
+# The examples by hand agree with the library. With zero steps, AdaMerging is task arithmetic at a scale of 0.3, and
+# Surgery changes nothing.
+
+
+# %% tags=["hide-input", "nbval-check-output"]
+class Binary(torch.nn.Module):
+    def forward(self, z):
+        return torch.cat([torch.zeros_like(z), z], dim=1)
+
+
+def one_weight(method, values, data, **more):
+    experts = {name: {"0.weight": torch.tensor([[value]])} for name, value in values.items()}
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False))
+    more |= {"pretrained": {"0.weight": torch.zeros(1, 1)}, "model": model, "data": data}
+    return ml.adapt(method, experts, **more).state["0.weight"].item()
+
+
+squares = {"A": torch.tensor([[2.0]]), "B": torch.tensor([[1.0]])}
+ones = dict.fromkeys("AB", torch.ones(4000, 1))
+heads = dict.fromkeys("AB", Binary())
+by_regmean = one_weight("regmean", {"A": 1.0, "B": 3.0}, squares)
+by_fisher = one_weight("fisher", {"A": 1.0, "B": 4.0}, ones, heads=heads, batch_size=4000)
+still = ml.adapt("adamerging", zoo.experts, data=inputs, steps=0, **setup).state
+print("RegMean is 1.4:", abs(by_regmean - 1.4) < 1e-3)
+print("Fisher is 1.25:", abs(by_fisher - 1.25) < 0.1)
+far = max(float((still[key] - value).abs().max()) for key, value in arithmetic.items())
+print("AdaMerging with zero steps is task arithmetic:", far < 1e-5)
+unchanged = ml.adapt("surgery", zoo.experts, data=inputs, steps=0, **setup)
+same_accuracy = accuracy_of(average, unchanged.heads).equals(scores["average"])
+print("Surgery with zero steps is the average:", same_accuracy)
+
+# %% tags=["remove-cell"]
 # What the text and the figures' descriptions say, held to a tolerance.
+assert (
+    gains["mean"].round(0).loc[["Surgery on CART", "Surgery on average", "CART, tuned"]]
+    == [14, 9, 5]
+).all()
+assert list(gains.index) == list(gains["mean"].sort_values().index)
+for name in ("RegMean", "AdaMerging", "Fisher", "average", "greedy soup"):
+    assert gains.loc[name, "low"] < 0 < gains.loc[name, "high"]
+assert gains.loc["Concrete", "high"] < 0
+assert min(cart_regmean["low"], cart_ada["low"]) > 0
+assert [round(v, 1) for v in (masked["mean"], masked["half_width"])] == [-5.1, 1.7]
+assert abs(100 * published["mean"] + 6.5) < 0.06
+assert abs(100 * published["half_width"] - 4.0) < 0.06
+assert seeds(ada_ta) == "0.4 ± 0.4"
+assert abs(stored[stored["method"] == "individual"]["accuracy"].mean() - 80) < 0.5
+assert abs(on_test["mean"]) < on_test["half_width"]
+order = [value for value, _ in REPORTED.values()]
+assert order[0] < order[1] < order[2] < order[4]
+probabilities = torch.tensor([0.9, 0.1])
+assert abs(-(probabilities * probabilities.log()).sum() - 0.33) < 0.006
+assert list(ends) == ["AdaMerging", "Concrete"]
+
+# %% tags=["remove-cell"]
 if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
-    score = table["accuracy"]
-    assert way["entropy"].idxmax() == "task arithmetic, 0.3"
-    assert way.loc["AdaMerging", "accuracy"] > start["accuracy"] + 0.01
-    assert way.loc["Concrete", "accuracy"] < start["accuracy"] - 0.03
-    assert (
-        score[["Fisher", "Fisher, normalised", "greedy soup"]] - score["average"]
-    ).abs().max() < 2
-    assert told["own accuracy"].idxmin() == told["total Fisher"].idxmax()
-    assert 0.25 < ratio.min() < 0.4
-    assert 0.6 < ratio.max() < 0.8
-    assert (bias["after"] < bias["before"]).all()
-    assert score["CART, as published"] > score[["RegMean", "AdaMerging"]].max()
-    assert score["Surgery, test pictures"] > score["Surgery on average"] + 3
-    assert abs(score["Surgery on average"] - score["CART, tuned"]) < 4
-assert abs(batch.sum() / examples.sum() - 1) < 1
-low, high = seeds["low"], seeds["high"]
-clear = seeds.index[(low > 0) | (high < 0)]
-level = ["RegMean − task arithmetic", "AdaMerging − task arithmetic", "RegMean − AdaMerging"]
-unclear = {*level, "Fisher − average", "Surgery, average − CART"}
-assert set(seeds.index) - set(clear) == unclear
-assert 2 < seeds.loc["Surgery, average − CART", "points"] < 4.5
+    assert 0.2 < ratio.min() < ratio.max() < 0.85
+    assert loud == quiet == "braille"
+    assert scores["Fisher"].mean() < scores["average"].mean() + 1
+    assert start[0] > ends["AdaMerging"][0] > ends["Concrete"][0]
+    assert ends["AdaMerging"][1] > start[1] + 1
+    assert ends["Concrete"][1] < start[1] - 3
+    assert list(same) == [25, 100, 300]
+    assert (same.mean() - other.mean()).is_monotonic_decreasing
+    assert gap - gap_width > 0
+    assert abs(trained_gain - other[100].mean()) < 4
 
 # %% [markdown]
-# ## Which should I choose?
-#
-# * **Task known when predicting, and room for a small module per task:** surgery, on top of the best merge
-#   you have.
-# * **One backbone for all:** start with [](10-cart), and spend labels, if there are any, on its rank and scale.
-# * **Unlabelled inputs, and nothing to tune with:** RegMean, a closed form without scale, rank or rate.
-# * **Labels:** rather for choosing hyperparameters, or for Frank-Wolfe, than for a soup.
-# * **Do not** minimise the entropy over as many numbers as there are weights, unless something else tells
-#   you when to stop.
-#
 # ## Exercises
 #
-# ```{exercise} How many numbers are learned? (easy)
+# ```{exercise} Squaring before or after the mean (easy)
+# :label: ex-adapt-square
+#
+# A weight has the gradients $3$ and $-1$ on two examples. What is its Fisher information, and what does the square of the
+# batch's mean gradient give? Which of the two fails when gradients cancel?
+# ```
+
+# %% [markdown]
+# ````{solution-start} ex-adapt-square
+# :class: dropdown
+# ````
+
+# %% tags=["nbval-check-output"]
+gradients = torch.tensor([3.0, -1.0])
+print(gradients.square().mean().item(), gradients.mean().square().item())
+
+# %% [markdown]
+# The second value would be zero for the gradients $1$ and $-1$, although both examples depend on the weight. The two estimates
+# therefore differ most in weights whose gradients cancel.
+#
+# ````{solution-end}
+# ````
+#
+# ```{exercise} How much does each method learn? (easy)
 # :label: ex-adapt-count
-# Count what AdaMerging learns (by task and by layer), what Concrete learns, and what surgery learns, for the
-# model of this chapter.
+#
+# Count the numbers that AdaMerging, Concrete and Surgery learn on the eight experts. Surgery learns 90 times as many as AdaMerging.
+# Why does it not fail as Concrete does?
 # ```
 
 # %% [markdown]
 # ````{solution-start} ex-adapt-count
 # :class: dropdown
 # ````
-# One per task; one for each expert and tensor; one for each weight; and two matrices of 16 by the width
-# of the features for each task.
 
 # %% tags=["nbval-check-output"]
-print("AdaMerging, by task:", len(zoo.experts))
-print("AdaMerging, by layer:", ada.coefficients.size)
+print("AdaMerging:", ada.coefficients.size)
 print("Concrete:", sum(p.numel() for p in zoo.model.parameters()))
-print("Surgery:", sum(p.numel() for head in mended.heads.values() for p in head[0].parameters()))
+print("Surgery:", sum(p.numel() for h in surgery.heads.values() for p in h[0].parameters()))
 
 # %% [markdown]
+# The objective matters more than the count. Surgery's target is the expert's features, so a low loss means that the predictions
+# are close to the expert's. The entropy is also low for networks that are confident and wrong.
+#
 # ````{solution-end}
 # ````
 #
-# ```{exercise} The surer, the lighter (medium)
-# :label: ex-adapt-sure
-# Take a model with one weight, $p(y = 1 | x) = \sigma(\theta x)$, and inputs $x = 1$. Compute its Fisher
-# information. Where does Fisher merging put experts with $\theta_1 = 1$ and $\theta_2 = 4$, and where is their average?
-# ```
-
-# %% [markdown]
-# ````{solution-start} ex-adapt-sure
-# :class: dropdown
-# ````
-# The gradient of $\ln p(y)$ is $(y - p)\, x$, and under $y \sim p$ its square has the mean
-# $p (1 - p)\, x^2$, which vanishes as the model gets sure. The second expert is sure, so the merged weight stays
-# close to the first, far from the average 2.5. The procedure draws its labels, and agrees up to that.
-
-
-# %%
-class Against0(torch.nn.Module):
-    def forward(self, z):
-        return torch.cat([torch.zeros_like(z), z], dim=1)
-
-
-sure = {name: {"weight": torch.tensor([[value]])} for name, value in (("a", 1.0), ("b", 4.0))}
-p = {name: state["weight"].sigmoid().item() for name, state in sure.items()}
-weight = {name: chance * (1 - chance) for name, chance in p.items()}
-expected = (1.0 * weight["a"] + 4.0 * weight["b"]) / sum(weight.values())
-given = {"pretrained": {"weight": torch.zeros(1, 1)}, "model": torch.nn.Linear(1, 1, bias=False)}
-given |= {"heads": dict.fromkeys(sure, Against0())}
-given |= {"data": {name: torch.ones(4000, 1) for name in sure}}
-merged = ml.adapt("fisher", sure, batch_size=4000, **given).state["weight"].item()
-assert abs(merged - expected) < 0.1
-print(f"by hand {expected:.2f}, average {2.5}")
-
-# %% [markdown]
-# ````{solution-end}
-# ````
-#
-# ```{exercise} Is the bias a shift? (hard)
+# ```{exercise} Is the bias a constant shift? (medium)
 # :label: ex-adapt-shift
-# "Bias" suggests that features are merely moved, all by the same vector. Replace the module by $f - b_t$, with
-# $b_t$ the mean of $f - z$ over the calibration pictures. How much of surgery's gain remains?
+#
+# Replace each module by the subtraction of the mean bias over the 100 training images. What fraction of Surgery's gain remains?
 # ```
 
 # %% [markdown]
 # ````{solution-start} ex-adapt-shift
 # :class: dropdown
 # ````
-# A `Linear` layer that is the identity minus a vector
-# stands in for the module.
 
 # %%
+from mergelib.problems.calling import features
+
 heads = {}
-for name, task in zoo.suite.tasks.items():
-    ours, theirs = (
-        features(zoo.model, state, calibration[name][0], transform=task.transform)
+for name, task in suite.tasks.items():
+    merged, target = (
+        features(zoo.model, state, inputs[name], transform=task.transform)
         for state in (average, zoo.experts[name])
     )
-    move = torch.nn.Linear(ours.shape[1], ours.shape[1]).to(ours).requires_grad_(False)
-    torch.nn.init.eye_(move.weight)
-    move.bias.copy_(-(ours - theirs).mean(0))
-    heads[name] = torch.nn.Sequential(move, zoo.heads[name])
-moved = adapting.judge(zoo, average, heads)["accuracy"].mean()
-share = (moved - before.mean()) / (after.mean() - before.mean())
-print(f"the mean shift brings {100 * share:.0f} % of surgery's gain")
+    shift = torch.nn.Linear(merged.shape[1], merged.shape[1]).to(merged).requires_grad_(False)
+    torch.nn.init.eye_(shift.weight)
+    shift.bias.copy_((target - merged).mean(0))
+    heads[name] = torch.nn.Sequential(shift, zoo.heads[name])
+shifted = accuracy_of(average, heads).mean() - scores["average"].mean()
+print(f"{100 * shifted / trained_gain:.0f} % of Surgery's gain")
 
 # %% [markdown]
-# Little. What differs between the merged model and an expert depends on the picture, and the module can
-# say so, as it looks at $f$.
+# Little of it remains: the bias depends on the image, which is why the module is a function of $f$.
 #
 # ````{solution-end}
 # ````
 #
 # ## Summary
 #
-# * Procedures need inputs of every task; most need no labels. Test inputs are not the same as other inputs, and
-#   labels that choose a scale are labels.
-# * AdaMerging moves few coefficients by entropy; Concrete moves every weight, and gets certainty without
-#   accuracy.
-# * The Fisher information is a mean of squares; the square of a mean is noise. Between experts its
-#   scale differs by an order of magnitude, and says little about who deserves the weight.
-# * RegMean lowers the error of every layer in closed form.
-# * Surgery leaves the weights alone and corrects the features, for each task, in seconds; it gains most.
-#
-# ## References
-#
-# All sources are in the [](../book/bibliography).
+# * Surgery gains most from unlabelled inputs, needs the task, and keeps a module per task.
+# * RegMean and AdaMerging reach tuned task arithmetic without labels; tuned CART is ahead of both.
+# * Report the accuracy on inputs that no method has seen, because Surgery fits the inputs it was trained on.
+
+# %% tags=["remove-cell"]
+if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
+    assert shifted < 0.3 * trained_gain
