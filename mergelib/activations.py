@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from mergelib.problems.calling import run_with
 from mergelib.problems.examples import MASK, Inputs
-from mergelib.statedict import StateDict
+from mergelib.statedict import StateDict, weight_key
 
 Hook = Callable[..., None]
 
@@ -59,7 +59,7 @@ def layer_inputs(
     def keep(name: str, module: nn.Module, inputs: Any) -> None:
         if not isinstance(module, kinds):
             return
-        key, x = f"{name}.weight", inputs[0].detach()
+        key, x = weight_key(name), inputs[0].detach()
         if isinstance(module, _ConvNd):
             x = x.movedim(1 - module.weight.dim(), -1)
         if mask is not None and x.dim() == 3 and x.shape[:2] == mask.shape:

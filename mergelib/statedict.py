@@ -94,6 +94,11 @@ def layout_of(state: StateDict) -> StateDict:
     return layout
 
 
+def weight_key(module: str) -> str:
+    """Return the key of a module's weight; the module of the whole model has no name."""
+    return f"{module}.weight" if module else "weight"
+
+
 def check_values(name: str, state: StateDict) -> None:
     """Raise ``ValueError`` for sparse, nested or meta tensors, naming model and key."""
     for key, tensor in state.items():

@@ -16,7 +16,7 @@ from mergelib.align.assignment import Pairs, parts_of, solve
 from mergelib.align.matching import Alignment, check_state
 from mergelib.align.permutations import permute, permute_tensor
 from mergelib.problems.calling import evaluating, run_with
-from mergelib.statedict import StateDict
+from mergelib.statedict import StateDict, weight_key
 from mergelib.structure import Structure, structure_of
 
 _CONVOLUTIONS = tuple(
@@ -72,7 +72,7 @@ def _activations(
     def keep(name: str, module: nn.Module, _inputs: Any, output: Tensor) -> None:
         if isinstance(module, _LAYERS + transposed_linear()):
             axis = 1 if isinstance(module, _TRANSPOSED + transposed_linear()) else 0
-            site = (f"{name}.weight" if name else "weight", axis)
+            site = (weight_key(name), axis)
             units = output.detach().movedim(1 if isinstance(module, _CONVOLUTIONS) else -1, 0)
             outputs.setdefault(site, []).append(units.flatten(1))
 

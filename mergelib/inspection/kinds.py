@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from torch import Tensor, nn
 
 from mergelib.messages.warned import warn
-from mergelib.statedict import StateDict, is_kernel, is_matrix, is_stack, names_table
+from mergelib.statedict import StateDict, is_kernel, is_matrix, is_stack, names_table, weight_key
 
 IsMatrix = Callable[[str, Tensor], bool]
 
@@ -31,7 +31,7 @@ def layer_kinds(module: nn.Module) -> dict[str, bool]:
     for name, part in module.named_modules():
         if isinstance(part, nn.Linear | nn.Embedding | nn.EmbeddingBag):
             shared = any(part.weight is table for table in tables)
-            kinds[f"{name}.weight" if name else "weight"] = not shared
+            kinds[weight_key(name)] = not shared
     return kinds
 
 

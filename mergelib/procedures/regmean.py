@@ -27,7 +27,7 @@ from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted, complete
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
-from mergelib.statedict import StateDict, check_keys
+from mergelib.statedict import StateDict, check_keys, weight_key
 
 TRANSPOSED = ".T"  # ends the name of a Gram matrix whose weight is (in, out)
 
@@ -127,7 +127,7 @@ def layer_grams(
     ties = tied_names(model)
     shared = {*ties, *ties.values()}
     turned = {
-        f"{name}.weight"
+        weight_key(name)
         for name, module in model.named_modules()
         if isinstance(module, transposed_linear())
     }

@@ -66,6 +66,30 @@ def test_without_shrinking_it_is_least_squares(case: Case) -> None:
         torch.testing.assert_close(merged[key].double(), best, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("kind", ["Linear", "Conv1D"])
+def test_a_layer_by_hand_alone_and_within_a_model(kind: str, nested: bool) -> None:
+    """Task a only uses the first input and task b the second, so that no weight is a compromise."""
+    if kind == "Linear":
+        layer: nn.Module = nn.Linear(2, 1, bias=False)
+    else:
+        layer = pytest.importorskip("transformers.pytorch_utils").Conv1D(1, 2)  # stores (in, out)
+    model, prefix = (nn.Sequential(layer), "0.") if nested else (layer, "")
+    base = {key: torch.zeros_like(value) for key, value in model.state_dict().items()}
+    shape = base[f"{prefix}weight"].shape
+    rows = {"a": torch.tensor([2.0, 5.0]), "b": torch.tensor([7.0, 3.0])}
+    experts = {task: {**base, f"{prefix}weight": row.view(shape)} for task, row in rows.items()}
+    merged = ml.adapt(
+        "regmean",
+        experts,
+        pretrained=base,
+        model=model,
+        data={"a": torch.tensor([[1.0, 0.0]]), "b": torch.tensor([[0.0, 1.0]])},
+    )
+    weight = merged.state[f"{prefix}weight"].flatten().tolist()
+    assert weight == pytest.approx([2.0, 3.0], abs=1e-4)
+
+
 def test_without_off_diagonals_it_is_a_weighted_mean(case: Case) -> None:
     merged = case.merge(off_diagonal=0.0, ridge=0.0)
     weights = {t: inputs_of(case, t)["3.weight"].square().sum(0) for t in case.experts}
