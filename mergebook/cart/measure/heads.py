@@ -16,6 +16,7 @@ from mergebook.lab.comparison import choices, merge_zoo, merged_grid, points
 from mergebook.lab.grids import GRIDS, Grid
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
+from mergebook.suites.models import Head
 from mergebook.suites.types import Zoo
 from mergelib.evaluation.loops import SplitName, has_bfloat16
 from mergelib.evaluation.tasks import Split
@@ -68,22 +69,14 @@ def ridge(features: Tensor, labels: Tensor, classes: int) -> tuple[nn.Linear, fl
     return head, best[0]
 
 
-def class_means(features: Tensor, labels: Tensor, classes: int) -> nn.Linear:
-    """Return a head whose weights are the mean features of the classes, each of length 1."""
-    sums = torch.zeros(classes, features.shape[1]).to(features).index_add_(0, labels, features)
-    head = nn.Linear(features.shape[1], classes, bias=False).requires_grad_(False).to(features)
-    head.weight.copy_(F.normalize(sums, dim=1))
-    return head
-
-
 @torch.no_grad()
 def _features(zoo: Zoo, state: StateDict, task: str, split: SplitName) -> Labelled:
-    """Return features as the model gives them, and labels."""
+    """Return a task's features, of length 1 each, and its labels."""
     part: Split = getattr(zoo.suite.tasks[task], split)
     transform, device = zoo.suite.tasks[task].transform, next(zoo.model.parameters()).device
     with torch.autocast(device.type, torch.bfloat16, enabled=has_bfloat16(device)):
         rows = calling.features(zoo.model, state, part.inputs.to(device), transform=transform)
-    return rows.float(), part.labels.to(device)
+    return F.normalize(rows.float(), dim=1), part.labels.to(device)
 
 
 def _few(pair: Labelled, count: int) -> Labelled:
@@ -97,17 +90,13 @@ def _accuracy(head: nn.Module, pair: Labelled) -> float:
     return float((head(pair[0]).argmax(1) == pair[1]).double().mean())
 
 
-def _unit(pair: Labelled) -> Labelled:
-    return F.normalize(pair[0], dim=1), pair[1]
-
-
 def _validated(zoo: Zoo, state: StateDict) -> tuple[float, float]:
     """Return mean accuracy on validation data under frozen heads and, left out, under new ones."""
     frozen, fresh = [], []
     for name, task in zoo.suite.tasks.items():
         pair = _features(zoo, state, name, "validation")
         frozen.append(_accuracy(zoo.heads[name], pair))
-        fresh.append(ridge(*_unit(pair), len(task.class_names))[1])
+        fresh.append(ridge(*pair, len(task.class_names))[1])
     return sum(frozen) / len(frozen), sum(fresh) / len(fresh)
 
 
@@ -120,21 +109,17 @@ def _judged(
         train, validation, test = (
             _features(zoo, state, name, split) for split in ("train", "validation", "test")
         )
-        yield {
-            "task": name,
-            "head": "frozen",
-            "labels": 0,
-            "accuracy": _accuracy(zoo.heads[name], test),
-        }
-        train, validation, test = map(_unit, (train, validation, test))
-        means = class_means(*validation, classes)
-        heads = {"class means": (means, validation)}
         given = {"validation": validation, "all": train}
         given |= {f"{count} per class": _few(train, count) for count in shots}
-        heads |= {words: (ridge(*pair, classes)[0], pair) for words, pair in given.items()}
-        for words, (head, pair) in heads.items():
+        heads: dict[str, tuple[nn.Module, int]] = {
+            words: (ridge(*pair, classes)[0], len(pair[1])) for words, pair in given.items()
+        }
+        sums = torch.zeros(classes, test[0].shape[1]).to(test[0])
+        means = Head(sums.index_add_(0, validation[1], validation[0]))
+        heads |= {"class means": (means, len(validation[1])), "frozen": (zoo.heads[name], 0)}
+        for words, (head, labels) in heads.items():
             accuracy = _accuracy(head, test)
-            yield {"task": name, "head": words, "labels": len(pair[1]), "accuracy": accuracy}
+            yield {"task": name, "head": words, "labels": labels, "accuracy": accuracy}
 
 
 @study()

@@ -46,12 +46,6 @@ def test_the_penalty_has_the_best_accuracy_left_out(monkeypatch: pytest.MonkeyPa
     assert best == max(alone) > min(alone)
 
 
-def test_class_means_by_hand() -> None:
-    rows = torch.tensor([[3.0, 4.0], [3.0, 4.0], [0.0, 2.0]])
-    head = heads.class_means(rows, torch.tensor([1, 1, 0]), 2)
-    assert head.weight.tolist() == [[0.0, 1.0], [pytest.approx(0.6), pytest.approx(0.8)]]
-
-
 def test_every_candidate_is_judged_under_every_head(tiny_zoo: Zoo) -> None:
     grids = {"average": {}, "task_arithmetic": {"scale": [0.1, 0.5, 2.0]}}
     tables = heads.fresh_heads(tiny_zoo, grids=grids, shots=(1, 2))
