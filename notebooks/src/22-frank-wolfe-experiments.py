@@ -386,7 +386,7 @@ written_both(100 * both_intervals(ends, {fw.short(walk): ("multitask", walk) for
 def pool_curves(study, xlabel):
     """Draw the change of accuracy from the smallest pool, one panel per suite."""
     wide = fw.pools(study)
-    fig, axes = plt.subplots(2, 1, figsize=(7.4, 8.8))
+    _, axes = plt.subplots(2, 1, figsize=(7.4, 8.8))
     for ax, (suite, kind) in zip(axes, fw.SUITES.items()):
         part = wide.loc[suite]
         for place, method in enumerate(each for each in fw.POOLED if each in part.index):
