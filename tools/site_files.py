@@ -107,12 +107,17 @@ def contents(toc: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield part["caption"], chapter["file"]
 
 
+def find_page(root: Path, path: str) -> Path:
+    """Return the file of a page that the table of contents names."""
+    files = [root / f"{path}{suffix}" for suffix in (".md", ".ipynb")]
+    return next(file for file in files if file.is_file())
+
+
 def read_pages(toc: Path, root: Path) -> list[Page]:
     """Return all pages in a table of contents whose files are below ``root``."""
     pages = []
     for part, path in contents(yaml.safe_load(toc.read_text(encoding="utf-8"))):
-        files = [root / f"{path}{suffix}" for suffix in (".md", ".ipynb")]
-        text = read_page(next(file for file in files if file.is_file()))
+        text = read_page(find_page(root, path))
         pages.append(Page(part, path, title_of(text), sentence_of(text)))
     return pages
 
