@@ -17,7 +17,7 @@ import yaml
 
 LABEL = "**In one sentence:**"
 # Paragraphs that are not prose: headings, targets, directives, tables, HTML, display formulas.
-NOT_PROSE = re.compile(r"#|\(\S+\)=|```|:::|\||<|\$\$|---|\[[^]]*\]\([^)]*\)$")
+NOT_PROSE = re.compile(r"#|\(\S+\)=|```|:::|\||<|\$\$|---|\[[^]]*\](\([^)]*\)$|\{\.reading-time\})")
 
 
 class Page(NamedTuple):
@@ -93,10 +93,11 @@ def first_sentence(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return Markdown without links, citations, bold letters and line breaks."""
+    """Return Markdown without links, citations, emphasis and line breaks."""
     text = re.sub(r"\s*\{cite\S*\}`[^`]*`", "", text)
     text = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", text)
-    return " ".join(text.replace("**", "").split())
+    text = re.sub(r"\*(\w[^*]*)\*", r"\1", text.replace("**", ""))
+    return " ".join(text.split())
 
 
 def contents(toc: dict[str, Any]) -> Iterator[tuple[str, str]]:

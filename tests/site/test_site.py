@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import yaml
 from browsing import PAGES, ROOT, SITE, Visitor
 
 LOOKS = [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
@@ -82,6 +83,24 @@ def test_images_are_there_and_described(visit: Visitor, path: str) -> None:
         assert width > 0, f"{name} did not load"
         assert len(alt.split()) >= 3, f"{name} has no description: {alt!r}"
         assert not re.search(r"\.(png|svg|jpe?g)$|^[_./\w-]+$", alt), f"a file name: {alt!r}"
+
+
+@every_page
+def test_head_and_end_name_the_page(path: str) -> None:
+    """For previews of links, and for those who cite it."""
+    page = (SITE / f"{path}.html").read_text(encoding="utf-8")
+    tags = dict(re.findall(r'<meta property="og:([a-z_:]+)" content="([^"]*)"', page))
+    assert tags["title"] in page.partition("<h1>")[2].partition("</h1>")[0].replace("\n", " ")
+    assert re.search(r"\w.{20,}[.!?]$", unescape(tags["description"]))
+    assert page.count('name="description"') == 1
+    if "url" in tags:
+        site = tags["url"].removesuffix(f"{path}.html")
+        assert site.startswith("https://")
+        assert (SITE / tags["image"].removeprefix(site)).is_file()
+    (citation,) = re.findall(r'<details class="cite-page">.*?</details>', page, re.DOTALL)
+    known = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    for part in (tags["title"], known["title"], known["version"], str(known["date-released"])):
+        assert part in citation
 
 
 @every_page
