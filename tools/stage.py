@@ -32,7 +32,10 @@ LAUNCH_BUTTONS = {
     "notebook_interface": "jupyterlab",
 }
 # What the pages load, out of everything that MathJax ships.
-MATHJAX = ("tex-mml-chtml.js", "input/tex/extensions", "output/chtml/fonts", "a11y")
+MATHJAX = (
+    *("startup.js", "core.js", "input/tex.js", "input/tex/extensions"),
+    *("output/chtml.js", "output/chtml/fonts", "a11y/assistive-mml.js"),
+)
 GITHUB = "https://github.com/"
 NO_ADDRESS = 'SOURCE = ""'
 EXTRA = "extra"  # the folder whose files go to the root of the site

@@ -58,5 +58,5 @@ def visit(browser: Browser, address: str, request: pytest.FixtureRequest) -> Ite
         viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"
     )
     context.add_init_script(f"localStorage.setItem('mode', '{theme}')")
-    yield Visitor(context.new_page(), address)
+    yield Visitor(context.new_page(), address, width)
     context.close()
