@@ -46,11 +46,11 @@ def test_the_picture_is_the_first_of_the_page_or_the_cover() -> None:
 
 
 def test_embedded_pictures_become_files(tmp_path: Path) -> None:
-    body = f"<img alt='a b' src='data:image/png;base64,{PIXELS}'>"
+    body = f"<source srcset='data:image/png;base64,{PIXELS}'>"
     page = frame.as_files(body, "book/page", tmp_path / "_images")
     (file,) = (tmp_path / "_images").iterdir()
     assert file.read_bytes() == b"not really a picture"
-    assert page == f"<img alt='a b' src=\"../_images/{file.name}\">"
+    assert page == f'<source srcset="../_images/{file.name}">'
 
 
 def test_a_title_has_no_number_and_no_markup() -> None:

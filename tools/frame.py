@@ -3,7 +3,8 @@
 Its head names a title, a sentence and a picture for search engines and for programs that show a
 preview of a link (Open Graph). Pictures and addresses in there have to be full, so they are left
 out where the site's address is not known. Its end says how to cite the page, from `CITATION.cff`
-and the commit. Pictures that are embedded in a page become files.
+and the commit. Pictures that are embedded in a page become files. The search looks past a few more
+words than Sphinx's own.
 """
 
 import base64
@@ -18,13 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 from site_files import read_page, sentence_of
+from sphinx.search.en import SearchEnglish
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[1]
 COVER = "_static/cover.png"  # where a page has no figure of its own that previews can show
-EMBEDDED = re.compile(r"""src=(["'])data:image/png;base64,([^"']+)\1""")
+EMBEDDED = re.compile(r"""(src|srcset)=(["'])data:image/png;base64,([^"']+)\2""")
 IMAGE = re.compile(r"<img\b[^>]*>")
 REDIRECT = """<!DOCTYPE html>
 <html lang="en">
@@ -37,6 +39,12 @@ REDIRECT = """<!DOCTYPE html>
 <body><p><a href="{start}">{title}</a></p></body>
 </html>
 """
+
+
+class English(SearchEnglish):
+    """English without words whose stems Sphinx ignores: it asks for these and never finds them."""
+
+    stopwords = SearchEnglish.stopwords | {"one", "ones", "its", "being"}
 
 
 class Work(NamedTuple):
@@ -129,11 +137,11 @@ def as_files(body: str, page: str, folder: Path) -> str:
     """Return a page with its embedded pictures written into a folder of the site."""
 
     def written(source: re.Match[str]) -> str:
-        content = base64.b64decode(source[2])
+        content = base64.b64decode(source[3])
         name = f"{hashlib.sha256(content).hexdigest()[:40]}.png"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-        return f'src="{"../" * page.count("/")}{folder.name}/{name}"'
+        return f'{source[1]}="{"../" * page.count("/")}{folder.name}/{name}"'
 
     return EMBEDDED.sub(written, body)
 
@@ -175,6 +183,7 @@ def write_index(app: "Sphinx", exception: Exception | None) -> None:
 
 def setup(app: "Sphinx") -> dict[str, bool]:
     """Connect the extension, after all others that change a page."""
+    app.add_search_language(English)
     app.connect("html-page-context", finish_page, priority=900)
     app.connect("build-finished", write_index, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": False}

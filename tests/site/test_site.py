@@ -10,6 +10,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 from browsing import PAGES, ROOT, SITE, Visitor
+from playwright.sync_api import Page
+from reference import all_methods
 
 LOOKS = [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
 every_page = pytest.mark.parametrize("path", PAGES)
@@ -37,6 +39,12 @@ FINISHED = (
 )
 # Tables that are wider than a page, until their chapters are rewritten.
 WIDE = {"notebooks/11-cart-experiments": 2, "notebooks/31-cogram-experiments": 5}
+# The most bytes that a page loads, uncompressed and without its figures: with formulas, without
+# any, and of pages that are long. With its figures the landing page loads less than half of a
+# megabyte, and the shortest chapter one and a half.
+HEAVIEST, HEAVIEST_WITHOUT_FORMULAS = 1_500_000, 550_000
+HEAVY = {"notebooks/90-claims-ledger": 1_700_000}
+HEAVIEST_WITH_FIGURES = {"book/intro": 500_000, "notebooks/04-low-rank-merging": 1_500_000}
 # Faults of the theme itself, on every page of it, that this book cannot mend.
 AXE_BASELINE: set[str] = set()
 
@@ -71,11 +79,22 @@ def test_a_page_is_whole(visit: Visitor, path: str) -> None:
     )
     assert overflow <= 0, f"{overflow} px too wide"
 
+    without = HEAVIEST if formulas else HEAVIEST_WITHOUT_FORMULAS
+    assert visit.weight(images=False) <= HEAVY.get(path, without)
+    assert visit.weight() <= HEAVIEST_WITH_FIGURES.get(path, 10 * HEAVIEST)
 
-@every_page
-def test_images_are_there_and_described(visit: Visitor, path: str) -> None:
-    visit.open(path)
-    images = visit.page.evaluate(
+    if visit.width == LOOKS[0][1]:  # what a phone repeats
+        if path in FINISHED:
+            bottom = "document.querySelector('article img').getBoundingClientRect().bottom"
+            assert page.evaluate(bottom) <= 900, "the first screen has no whole figure"
+        images_are_described(page)
+        a_page_is_accessible(page)
+        cut = blocks_that_are_cut(page)
+        assert len(cut) <= WIDE.get(path, 0), cut
+
+
+def images_are_described(page: Page) -> None:
+    images = page.evaluate(
         "[...document.querySelectorAll('article img')].map(i => [i.src, i.alt, i.naturalWidth])"
     )
     for source, alt, width in images:
@@ -83,6 +102,35 @@ def test_images_are_there_and_described(visit: Visitor, path: str) -> None:
         assert width > 0, f"{name} did not load"
         assert len(alt.split()) >= 3, f"{name} has no description: {alt!r}"
         assert not re.search(r"\.(png|svg|jpe?g)$|^[_./\w-]+$", alt), f"a file name: {alt!r}"
+
+
+def a_page_is_accessible(page: Page) -> None:
+    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    violations = page.evaluate(
+        "axe.run(document, {resultTypes: ['violations']}).then(result => result.violations)"
+    )
+    serious = {
+        item["id"]: [node["html"][:200] for node in item["nodes"][:3]]
+        for item in violations
+        if item["impact"] in ("serious", "critical") and item["id"] not in AXE_BASELINE
+    }
+    assert serious == {}
+
+
+def blocks_that_are_cut(page: Page) -> list[str]:
+    """Code and tables wider than their frame, also where they are folded away."""
+    cut: list[str] = page.evaluate(
+        """() => {
+            document.querySelectorAll("details").forEach(each => { each.open = true; });
+            const frames = ".pst-scrollable-table-container, .cell_output, .frame";
+            const blocks = [...document.querySelectorAll("article pre")];
+            for (const table of document.querySelectorAll("article table"))
+                if (table.closest(frames)) blocks.push(table.closest(frames));
+            return blocks.filter(each => each.scrollWidth > each.clientWidth + 1)
+                .map(each => each.innerText.slice(0, 80));
+        }"""
+    )
+    return cut
 
 
 @every_page
@@ -119,22 +167,6 @@ def test_internal_links_lead_somewhere(path: str) -> None:
     assert dead == []
 
 
-@every_page
-@both_themes
-def test_a_page_is_accessible(visit: Visitor, path: str) -> None:
-    visit.open(path)
-    visit.page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
-    violations = visit.page.evaluate(
-        "axe.run(document, {resultTypes: ['violations']}).then(result => result.violations)"
-    )
-    serious = {
-        item["id"]: [node["html"][:200] for node in item["nodes"][:3]]
-        for item in violations
-        if item["impact"] in ("serious", "critical") and item["id"] not in AXE_BASELINE
-    }
-    assert serious == {}
-
-
 WANTED = {
     "task arithmetic": "notebooks/02-averaging-and-task-vectors",
     "which method": "book/which-method",
@@ -150,39 +182,38 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize("wanted", WANTED)
-def test_search_finds_the_page(visit: Visitor, wanted: str) -> None:
-    visit.page.goto(f"{visit.address}/search.html?q={wanted.replace(' ', '+')}")
-    links = visit.page.locator(f"#search-results a[href*='{WANTED[wanted]}']")
-    links.first.wait_for(timeout=10_000)
+def words_of_messages() -> dict[str, str]:
+    """Return for the name of every message the words that do not depend on a user's files."""
+    text = (ROOT / "book" / "errors.md").read_text(encoding="utf-8")
+    quotes = dict(re.findall(r"^\((message-[\w-]+)\)=\n### .*\n\n((?:>.*\n)+)", text, re.MULTILINE))
+    assert len(quotes) == text.count("\n(message-") >= 70
+    plain = {name: " ".join(re.sub(r"[>`]", " ", each).split()) for name, each in quotes.items()}
+    general = {name: re.sub(r"'[^']*'|\S*[/\\.]\w\S*", " ", each) for name, each in plain.items()}
+    return {
+        name: " ".join(re.findall(r"\b[A-Za-z_]{3,}\b", each)) for name, each in general.items()
+    }
+
+
+def test_search_finds_terms_methods_and_messages(visit: Visitor) -> None:
+    """One page answers all questions, from the index that readers' questions go through, too."""
+    page = visit.page
+    page.goto(f"{visit.address}/search.html?q=lacks+key")
+    page.locator("#search-results a[href*='book/errors']").first.wait_for(timeout=10_000)
+    questions = [*WANTED.items()]
+    questions += [(method.name, "book/methods-map") for method in all_methods()]
+    questions += [(words, "book/errors") for words in words_of_messages().values()]
+    answers = page.evaluate(
+        """questions => questions.map(each =>
+            Search._performSearch(...Search._parseQuery(each)).map(result => result[0]))""",
+        [question for question, _ in questions],
+    )
+    missed = {
+        question: wanted
+        for (question, wanted), found in zip(questions, answers, strict=True)
+        if wanted not in found
+    }
+    assert missed == {}
     assert visit.problems == []
-
-
-@every_page
-def test_no_code_and_no_table_is_cut(visit: Visitor, path: str) -> None:
-    """At the usual width of a laptop, also where it is folded away."""
-    visit.open(path)
-    cut = visit.page.evaluate(
-        """() => {
-            document.querySelectorAll("details").forEach(each => { each.open = true; });
-            const frames = ".pst-scrollable-table-container, .cell_output, .frame";
-            const blocks = [...document.querySelectorAll("article pre")];
-            for (const table of document.querySelectorAll("article table"))
-                if (table.closest(frames)) blocks.push(table.closest(frames));
-            return blocks.filter(each => each.scrollWidth > each.clientWidth + 1)
-                .map(each => each.innerText.slice(0, 80));
-        }"""
-    )
-    assert len(cut) <= WIDE.get(path, 0), cut
-
-
-@pytest.mark.parametrize("path", FINISHED)
-def test_the_first_screen_shows_a_figure(visit: Visitor, path: str) -> None:
-    visit.open(path)
-    bottom = visit.page.evaluate(
-        "document.querySelector('article img').getBoundingClientRect().bottom"
-    )
-    assert bottom <= 900
 
 
 @both_themes
