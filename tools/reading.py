@@ -31,7 +31,7 @@ SOLUTION = re.compile(
 FENCE = re.compile(r"^(`{3,}|:{3,})(\S*)[^\n]*\n(.*?)^\1[ ]*$", re.DOTALL | re.MULTILINE)
 # The text of these directives is read like the text around them.
 READ = re.compile(r"\{(admonition|note|tip|important|warning|prf:\w+)\}")
-PICTURE = re.compile(r"!\[[^]]*\]\(|^`{3,}\{(?:figure|image)\}|<img\b|<svg\b", re.MULTILINE)
+PICTURE = re.compile(r"!\[[^]]*\]\(|^`{3,}\{(?:figure|image|glue)\}|<img\b|<svg\b", re.MULTILINE)
 FIGURE_OUTPUTS = ("image/png", "image/svg+xml")
 REMOVED = {"remove-cell", "remove-output"}
 

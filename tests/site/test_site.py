@@ -33,6 +33,7 @@ LINK = re.compile(r"""<a\b[^>]*?\bhref="([^"]+)""")
 FINISHED = (
     "book/intro",
     "book/what-merging-is",
+    "book/which-method",
     "notebooks/24-choosing-checking-reporting",
     "notebooks/04-low-rank-merging",
     "notebooks/80-leaderboard",
