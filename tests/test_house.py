@@ -35,7 +35,7 @@ PLAIN = (
     *("24-choosing-checking-reporting", "80-leaderboard"),
 )
 PRIVATE = re.compile(
-    r"\b(anew|seldom|shall|lest|whoever|likewise|so many|level with|pictures?|untouched"
+    r"\b(anew|seldom|shall|lest|whoever|likewise|so many|level with|(?<![</])pictures?|untouched"
     r"|(?<![Tt]here )(is|are) no (?!longer)|(?<!layer )by layer|over seeds"
     r"|of its own kind|twins|siblings|strangers?)\b"
 )

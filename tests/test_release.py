@@ -343,6 +343,7 @@ def test_addresses_of_sites() -> None:
         ("# A\n\nOne is `x`, at 2.5 %. Two.", "One is `x`, at 2.5 %."),
         ("# A\n\n**Bold and\nbroken.** More.", "Bold and broken."),
         ("# A\n\n* **first point**, and more", "First point."),
+        ("# A\n\n[5 minutes to read]{.reading-time} · [b](c)\n\nAn *old* one.", "An old one."),
         ("# A\n\n**Bold.**\n\n**In one sentence:** a [b](c.md) is\nd. E.", "A b is d."),
         ("(at)=\n# A\n\n| x |\n|---|\n\n```python\n1\n```\n\nLast {cite}`a`.", "Last."),
         (f"---\n{FRONT}\n---\n# A\n\nB.", "Said. Twice."),

@@ -4,15 +4,20 @@ Above, the space of weights: one pretrained model, the task vectors that lead to
 the merged model between them. Below, what each of them answers on one picture of each task. It is
 a scheme, not a measurement, and needs nothing but Python: `python tools/cover.py` writes
 `book/_static/cover.svg`, the same bytes everywhere. Sizes are chosen for a phone, where 600 units
-become about 350 pixels.
+become about 350 pixels. `--card` also writes `cover.png`, which previews of links show for pages
+without a figure. It needs Playwright and a Chromium, whose path is in the variable CHROMIUM.
 """
 
 import math
+import os
+import shutil
+import sys
 from pathlib import Path
 
 TARGET = Path(__file__).resolve().parents[1] / "book" / "_static" / "cover.svg"
 
 WIDTH, HEIGHT = 600, 638
+CARD_SIZE = (1200, 630)
 INK, RULE, PANEL = "#22303c", "#d9e2ea", "#f4f8fb"
 GREY, BLUE = "#6f7a85", "#1b76b8"
 EXPERTS = {"digits": "#c65400", "clothes": "#0b7a7a", "signs": "#b0468a"}
@@ -179,5 +184,40 @@ def cover() -> str:
     )
 
 
+def card() -> str:
+    """The drawing beside the library's name, in the format of a link's preview, as SVG."""
+    width, height = CARD_SIZE
+    words = [
+        text((56, 270), "mergelib", size=84, fill=BLUE, font_weight="700"),
+        text((58, 336), "Merge fine-tuned models into one,", size=30),
+        text((58, 378), "and see what each of them keeps", size=30),
+    ]
+    drawing = "\n".join([*weights(), *answers()])
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'font-family="{FONT}"><rect width="{width}" height="{height}" fill="#fff"/>'
+        f'{"".join(words)}<svg x="590" y="10" width="574" height="610" '
+        f'viewBox="0 0 {WIDTH} {HEIGHT}">{drawing}</svg></svg>'
+    )
+
+
+def photograph(drawing: str, target: Path) -> None:
+    """Write a drawing of the size of a card as PNG, as Chromium shows it."""
+    from playwright.sync_api import sync_playwright
+
+    width, height = CARD_SIZE
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=os.environ.get("CHROMIUM") or shutil.which("chromium"),
+            args=["--no-sandbox"],
+        )
+        page = browser.new_page(viewport={"width": width, "height": height})
+        page.set_content(f'<body style="margin: 0">{drawing}</body>')
+        page.screenshot(path=target)
+        browser.close()
+
+
 if __name__ == "__main__":
     TARGET.write_text(cover(), encoding="utf-8")
+    if "--card" in sys.argv:
+        photograph(card(), TARGET.with_suffix(".png"))

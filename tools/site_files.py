@@ -17,7 +17,7 @@ import yaml
 
 LABEL = "**In one sentence:**"
 # Paragraphs that are not prose: headings, targets, directives, tables, HTML, display formulas.
-NOT_PROSE = re.compile(r"#|\(\S+\)=|```|:::|\||<|\$\$|---|\[[^]]*\]\([^)]*\)$")
+NOT_PROSE = re.compile(r"#|\(\S+\)=|```|:::|\||<|\$\$|---|\[[^]]*\](\([^)]*\)$|\{\.reading-time\})")
 
 
 class Page(NamedTuple):
@@ -93,10 +93,11 @@ def first_sentence(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return Markdown without links, citations, bold letters and line breaks."""
+    """Return Markdown without links, citations, emphasis and line breaks."""
     text = re.sub(r"\s*\{cite\S*\}`[^`]*`", "", text)
     text = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", text)
-    return " ".join(text.replace("**", "").split())
+    text = re.sub(r"\*(\w[^*]*)\*", r"\1", text.replace("**", ""))
+    return " ".join(text.split())
 
 
 def contents(toc: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -107,12 +108,17 @@ def contents(toc: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield part["caption"], chapter["file"]
 
 
+def find_page(root: Path, path: str) -> Path:
+    """Return the file of a page that the table of contents names."""
+    files = [root / f"{path}{suffix}" for suffix in (".md", ".ipynb")]
+    return next(file for file in files if file.is_file())
+
+
 def read_pages(toc: Path, root: Path) -> list[Page]:
     """Return all pages in a table of contents whose files are below ``root``."""
     pages = []
     for part, path in contents(yaml.safe_load(toc.read_text(encoding="utf-8"))):
-        files = [root / f"{path}{suffix}" for suffix in (".md", ".ipynb")]
-        text = read_page(next(file for file in files if file.is_file()))
+        text = read_page(find_page(root, path))
         pages.append(Page(part, path, title_of(text), sentence_of(text)))
     return pages
 

@@ -2,10 +2,11 @@
 
 Taken are the prose pages, completed by `reference.py`, the notebooks as freshly executed in
 `_build/executed`, a local copy of MathJax, the two configuration files, and files for the root of
-the site (`site_files`). The repository's address is known only at publication: it comes from
-`MERGELIB_REPOSITORY` (`owner/name`, or a full address) and `MERGELIB_BRANCH`. Without it the book
-has no launch buttons. `--address SOURCE` writes what pip installs into the first cell of every
-notebook instead; the publishing workflow does so on the branch that Colab opens.
+the site (`site_files`). Every page gets its time to read (`reading`). The repository's address is
+known only at publication: it comes from `MERGELIB_REPOSITORY` (`owner/name`, or a full address) and
+`MERGELIB_BRANCH`. Without it the book has no launch buttons. `--address SOURCE` writes what pip
+installs into the first cell of every notebook instead; the publishing workflow does so on the
+branch that Colab opens.
 """
 
 import argparse
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from site_files import site_address, write_site_files
+from reading import LOOKED_UP, write_head
+from site_files import contents, find_page, site_address, write_site_files
 
 ROOT = Path(__file__).resolve().parents[1]
 EXECUTED = ROOT / "_build" / "executed"
@@ -30,7 +32,10 @@ LAUNCH_BUTTONS = {
     "notebook_interface": "jupyterlab",
 }
 # What the pages load, out of everything that MathJax ships.
-MATHJAX = ("tex-mml-chtml.js", "input/tex/extensions", "output/chtml/fonts", "a11y")
+MATHJAX = (
+    *("startup.js", "core.js", "input/tex.js", "input/tex/extensions"),
+    *("output/chtml.js", "output/chtml/fonts", "a11y/assistive-mml.js"),
+)
 GITHUB = "https://github.com/"
 NO_ADDRESS = 'SOURCE = ""'
 EXTRA = "extra"  # the folder whose files go to the root of the site
@@ -66,16 +71,17 @@ def branch() -> str:
     return os.environ.get("MERGELIB_BRANCH", "published")
 
 
-def link_to_colab(folder: Path, name: str) -> None:
-    """Put a link below the title of every notebook in a folder that opens it in Colab."""
-    for path in folder.glob("*.ipynb"):
-        notebook = json.loads(path.read_text(encoding="utf-8"))
-        title = next(cell for cell in notebook["cells"] if cell["cell_type"] == "markdown")
-        heading, _, text = "".join(title["source"]).partition("\n")
-        address = f"{LAUNCH_BUTTONS['colab_url']}/github/{name}/blob/{branch()}"
-        link = f"[Open this page in Colab]({address}/notebooks/{path.name})"
-        title["source"] = f"{heading}\n\n{link}\n{text}"
-        path.write_text(json.dumps(notebook), encoding="utf-8")
+def write_heads(root: Path, toc: Path, name: str) -> None:
+    """Put a line below the title of every page: minutes to read, and a link to Colab.
+
+    ``name`` is the repository's on GitHub, or "", which leaves the link out.
+    """
+    address = f"{LAUNCH_BUTTONS['colab_url']}/github/{name}/blob/{branch()}"
+    for _, path in contents(yaml.safe_load(toc.read_text(encoding="utf-8"))):
+        file = find_page(root, path)
+        colab = bool(name) and file.suffix == ".ipynb"
+        links = [f"[Open this page in Colab]({address}/{path}.ipynb)"] if colab else []
+        write_head(file, *links, timed=path not in LOOKED_UP)
 
 
 def copy_mathjax(target: Path) -> None:
@@ -108,8 +114,9 @@ def stage() -> None:
     write_site_files(
         STAGE / EXTRA, title=title, toc=ROOT / "_toc.yml", root=STAGE, repository=repository()
     )
-    if repository().startswith(GITHUB):
-        link_to_colab(STAGE / "notebooks", repository().removeprefix(GITHUB))
+    on_github = repository().startswith(GITHUB)
+    name = repository().removeprefix(GITHUB) if on_github else ""
+    write_heads(STAGE, ROOT / "_toc.yml", name)
     copy_mathjax(STAGE / "book" / "_static" / "mathjax")
     shutil.copy2(ROOT / "_toc.yml", STAGE)
     (STAGE / "_config.yml").write_text(yaml.safe_dump(configuration(), sort_keys=False))

@@ -54,12 +54,21 @@ def kind(row):
 
 
 # %% tags=["remove-cell"]
-def bars(methods, height):
+def legend(fig):
+    """A legend beside the axes, or below where the figure is as narrow as a phone."""
+    if fig.get_figwidth() > 5:
+        fig.legend(loc="outside right center", fontsize=11)
+    else:
+        fig.legend(loc="outside lower center", fontsize=11, ncols=3, columnspacing=1)
+
+
+# %% tags=["remove-cell"]
+def bars(methods, size):
     """Bars of the test accuracy on imagenet8, coloured by what a method needs."""
     part = rows[(rows["suite"] == "imagenet8") & rows["method"].isin(methods)]
     part = part.iloc[::-1]
     kinds = [kind(row) for row in part.itertuples()]
-    fig, ax = plt.subplots(figsize=(7.6, height))
+    fig, ax = plt.subplots(figsize=size)
     for name, shade in SHADES.items():
         at = [place for place, own in enumerate(kinds) if own == name]
         if at:
@@ -72,7 +81,7 @@ def bars(methods, height):
     ax.set_yticks(range(len(part)), [leaderboard.title(name) for name in part["method"]])
     ax.set(xlim=(0, 90), xlabel="test accuracy, %")
     ax.grid(axis="y", visible=False)
-    fig.legend(loc="outside right center", fontsize=11)
+    legend(fig)
     return ax
 
 
@@ -82,7 +91,7 @@ shown = [
     *("cart", "adamerging", "frank_wolfe", "frank_wolfe+cart"),
     *("surgery+cart", "CART-Indexing, 8%", "individual"),
 ]
-ax = bars(shown, 3.6)
+ax = bars(shown, (7.6, 3.6))
 experts, cart = (
     rows.query("suite == 'imagenet8' and method == @name")["accuracy"].item()
     for name in ("individual", "cart")
@@ -204,18 +213,86 @@ numbers |= {"worst": tsv["worst"], "mean": tsv["normalised"]}
 for name, value in numbers.items():
     glue(name, float(value), display=False)
 
+
+# %% tags=["remove-cell"]
+def glue_figure(name, words, draw):
+    """Give other pages a figure in two sizes: for a desktop, and for a phone."""
+    images = []
+    for size in ((7.6, 2.4), (4.0, 3.6)):
+        drawn = io.BytesIO()
+        draw(size).figure.savefig(drawn, dpi=150, metadata={"Software": None})
+        plt.close()
+        code = base64.b64encode(drawn.getvalue()).decode()
+        images.append(f"data:image/png;base64,{code}")
+    source = f'<source media="(max-width: 576px)" srcset="{images[1]}">'
+    image = f'<img alt="{words}" src="{images[0]}">'
+    figure = f"<figure><picture>{source}{image}</picture></figure>"
+    glue(name, HTML(figure), display=False)
+
+
 # %% tags=["remove-cell"]
 methods = ["pretrained", "average", "ties", "tsv", "cart", "individual"]
-ax = bars(methods, 2.4)
-ax.set_title("Eight experts in one network of the same size")
-drawn = io.BytesIO()
-ax.figure.savefig(drawn, dpi=120, metadata={"Software": None})
-plt.close()
 part = rows.query("suite == 'imagenet8'").set_index("method")["accuracy"]
 words = ", ".join(f"{leaderboard.title(name)} {part[name]:.0f}" for name in methods)
-image = base64.b64encode(drawn.getvalue()).decode()
-figure = f"<img alt='Test accuracy in per cent: {words}.' src='data:image/png;base64,{image}'>"
-glue("landing", HTML(f"<figure>{figure}</figure>"), display=False)
+
+
+def landing(size):
+    """What merges keep of eight experts."""
+    ax = bars(methods, size)
+    title = ["Eight experts in one network", "of the same size"]
+    ax.set_title((" " if size[0] > 5 else "\n").join(title))
+    return ax
+
+
+glue_figure("landing", f"Test accuracy in per cent: {words}.", landing)
+
+# %% tags=["remove-cell"]
+CHOICES = {
+    "average": "average",
+    "tsv": "TSV",
+    "frank_wolfe+cart": "Frank-Wolfe from CART",
+    "surgery+cart": "Surgery on CART",
+    "TALL + TIES": "TALL masks",
+}
+NETWORKS = {"imagenet8": ("EffNet", "o"), "sentences8": ("MiniLM", "^"), "vision8": ("ViT", "s")}
+choices = rows[rows["suite"].isin(EIGHT)].pivot(
+    index="method", columns="suite", values="normalised"
+)
+choices = choices.loc[list(CHOICES), EIGHT]
+gains = choices.sub(choices.loc["tsv"])
+assert gains.loc["TALL + TIES"].min() > 3 > gains.loc["frank_wolfe+cart"].mean()
+assert (gains.loc["TALL + TIES"] > gains.loc["frank_wolfe+cart"]).all()
+
+
+# %% tags=["remove-cell"]
+def deciding(size):
+    """The accuracy of a few choices on three networks, coloured by what they need."""
+    fig, ax = plt.subplots(figsize=size)
+    kinds = [kind(rows[rows["method"] == name].iloc[0]) for name in choices.index]
+    for suite, (network, marker) in NETWORKS.items():
+        shades = [SHADES[name] for name in kinds]
+        places = range(len(choices))
+        ax.scatter(choices[suite], places, c=shades, marker=marker, s=60, zorder=3)
+        ax.scatter([], [], c=plots.DARK, marker=marker, s=60, label=network)
+    wide = size[0] > 5
+    gap = ": " if wide else "\n"
+    names = [f"{CHOICES[name]}{gap}{need}" for name, need in zip(choices.index, kinds)]
+    ax.set_yticks(places, names, fontsize=12 if wide else 10)
+    ax.invert_yaxis()
+    ax.set(xlim=(50, 102), xlabel="% of the experts' accuracy")
+    ax.margins(y=0.15)
+    title = "Knowing the task of an input helps\nmore than labels"
+    title = title.replace("\n", " ") if wide else title
+    fig.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold")
+    legend(fig)
+    return ax
+
+
+# %% tags=["remove-cell"]
+listed = "; ".join(
+    f"{CHOICES[name]} {row.min():.0f} to {row.max():.0f}" for name, row in choices.iterrows()
+)
+glue_figure("deciding", f"Per cent of the experts' accuracy on three suites: {listed}.", deciding)
 
 # %% [markdown]
 # ## What the leaderboard shows, and what it does not

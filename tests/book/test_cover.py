@@ -2,13 +2,21 @@
 
 import xml.etree.ElementTree as ElementTree
 
-from cover import MERGED, PLACES, PRETRAINED, TARGET, cover
+from cover import CARD_SIZE, MERGED, PLACES, PRETRAINED, TARGET, card, cover
+from PIL import Image
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_committed_cover_is_the_one_drawn() -> None:
     assert TARGET.read_text(encoding="utf-8") == cover(), "run tools/cover.py"
+
+
+def test_the_card_has_the_size_of_a_preview() -> None:
+    """Its letters depend on the machine's fonts, so its bytes are not compared."""
+    assert ElementTree.fromstring(card()).get("width") == str(CARD_SIZE[0])
+    with Image.open(TARGET.with_suffix(".png")) as image:
+        assert image.size == CARD_SIZE
 
 
 def test_every_picture_is_answered_by_its_expert_and_by_the_merged_model() -> None:

@@ -77,14 +77,21 @@ def test_launch_buttons_need_an_address(monkeypatch: pytest.MonkeyPatch, given: 
     assert options["repository_branch"] == "published"
 
 
-def test_every_notebook_links_to_colab_below_its_title(tmp_path: Path) -> None:
+def test_a_page_has_a_line_below_its_title(tmp_path: Path) -> None:
+    """Its time to read, and of a notebook a link to Colab."""
+    (tmp_path / "toc.yml").write_text("root: b\nparts: [{caption: P, chapters: [{file: a}]}]")
+    (tmp_path / "b.md").write_text("# Start\n\nText.\n")
     cells = [new_code_cell("1"), new_markdown_cell("# Title\n\nText."), new_markdown_cell("# B")]
     nbformat.write(new_notebook(cells=cells), tmp_path / "a.ipynb")
-    stage.link_to_colab(tmp_path, "some/where")
+    stage.write_heads(tmp_path, tmp_path / "toc.yml", "some/where")
     _, title, other = nbformat.read(tmp_path / "a.ipynb", as_version=4).cells
-    address = "https://colab.research.google.com/github/some/where/blob/published/notebooks/a.ipynb"
-    assert title.source == f"# Title\n\n[Open this page in Colab]({address})\n\nText."
+    link = "https://colab.research.google.com/github/some/where/blob/published/a.ipynb"
+    line = f"[1 minute to read]{{.reading-time}} · [Open this page in Colab]({link})"
+    assert title.source == f"# Title\n\n{line}\n\nText."
     assert other.source == "# B"
+    assert (
+        tmp_path / "b.md"
+    ).read_text() == "# Start\n\n[1 minute to read]{.reading-time}\n\nText.\n"
 
 
 def test_a_checked_cell_that_changed_is_told(

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import yaml
 from playwright.sync_api import ConsoleMessage, Page, Response, Route
@@ -31,6 +32,7 @@ class Visitor:
     def __init__(self, page: Page, address: str, theme: str) -> None:
         self.page, self.address, self.theme = page, address, theme
         self.problems: list[str] = []
+        self.loaded: set[Path] = set()  # the files of the site that the tab asked for
         page.on("console", self._console)
         page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
         page.on("response", self._response)
@@ -43,6 +45,8 @@ class Visitor:
     def _response(self, response: Response) -> None:
         if response.status >= 400:
             self.problems.append(f"{response.status}: {response.url}")
+        elif response.url.startswith(self.address):
+            self.loaded.add(SITE / unquote(urlsplit(response.url).path).lstrip("/"))
 
     def _route(self, route: Route) -> None:
         if route.request.url.startswith((self.address, "data:", "blob:")):
@@ -50,6 +54,11 @@ class Visitor:
         else:
             self.problems.append(f"asks another host: {route.request.url}")
             route.abort()
+
+    def weight(self, *, images: bool = True) -> int:
+        """Return the uncompressed bytes of all that the tab has loaded."""
+        counted = [file for file in self.loaded if images or file.suffix not in (".png", ".svg")]
+        return sum(file.stat().st_size for file in counted)
 
     def open(self, path: str) -> None:
         self.page.goto(f"{self.address}/{path}.html", wait_until="load")

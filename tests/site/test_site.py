@@ -5,17 +5,17 @@ import subprocess
 from html import unescape
 from importlib.resources import files
 from pathlib import PurePosixPath
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import yaml
 from browsing import PAGES, ROOT, SITE, Visitor
 from playwright.sync_api import Page
+from reference import all_methods
 
-THEMES = ("light", "dark")
 WIDTHS = (1280, 390)  # a laptop, a phone
 every_page = pytest.mark.parametrize("path", PAGES)
-both_themes = pytest.mark.parametrize("visit", THEMES, indirect=True)
+both_themes = pytest.mark.parametrize("visit", ("light", "dark"), indirect=True)
 
 # What is left standing when a directive, a role or a formula was not understood.
 RAW_MARKUP = re.compile(
@@ -30,7 +30,7 @@ RAW_MARKUP = re.compile(
 LINK = re.compile(r"""<a\b[^>]*?\bhref="([^"]+)""")
 # Pages whose first screen has the figure with their finding; all of them in the end.
 FINISHED = (
-    "book/intro",
+    *("book/intro", "book/which-method"),
     *(f"notebooks/{name}" for name in ("00-what-merging-is", "02-averaging-and-task-vectors")),
     *(f"notebooks/{name}" for name in ("03-interference", "04-low-rank-merging")),
     *(f"notebooks/{name}" for name in ("20-adapting-with-data", "24-choosing-checking-reporting")),
@@ -38,6 +38,12 @@ FINISHED = (
 )
 # Tables that are wider than a page, until their chapters are rewritten.
 WIDE = {"notebooks/11-cart-experiments": 2, "notebooks/31-cogram-experiments": 5}
+# The most bytes that a page loads, uncompressed and without its figures: with formulas, without
+# any, and of pages that are long. With its figures the landing page loads less than half of a
+# megabyte, and the shortest chapter one and a half.
+HEAVIEST, HEAVIEST_WITHOUT_FORMULAS = 1_500_000, 550_000
+HEAVY = {"notebooks/90-claims-ledger": 1_700_000}
+HEAVIEST_WITH_FIGURES = {"book/intro": 500_000, "notebooks/04-low-rank-merging": 1_500_000}
 # Faults of the theme itself, on every page of it, that this book cannot mend.
 AXE_BASELINE: set[str] = set()
 
@@ -47,29 +53,8 @@ AXE_BASELINE: set[str] = set()
 def test_a_page_is_whole(visit: Visitor, path: str) -> None:
     visit.open(path)
     page = visit.page
-    faults: dict[str, Any] = {"markup": raw_markup(page), "accessibility": violations(page)}
-    faults["formulas"] = page.evaluate(
-        "[...document.querySelectorAll('mjx-merror')].map(e => e.outerHTML)"
-    )
-    formulas = page.locator("article span.math, article div.math").count()
-    if page.locator("article mjx-container").count() < formulas:
-        faults["formulas"].append("some are not set")
-    if visit.theme == "light":
-        faults["images"] = undescribed_images(page)
-        cut = cut_blocks(page)
-        faults["cut"] = cut if len(cut) > WIDE.get(path, 0) else []
-    for width in WIDTHS:
-        page.set_viewport_size({"width": width, "height": 900})
-        overflow = page.evaluate(
-            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        )
-        faults[f"pixels too wide at {width}"] = max(overflow, 0)
-    faults["problems"] = visit.problems
-    assert {name: fault for name, fault in faults.items() if fault} == {}
+    assert page.evaluate("[...document.querySelectorAll('mjx-merror')].map(e => e.outerHTML)") == []
 
-
-def raw_markup(page: Page) -> str:
-    """Return what stands around a piece of markup that was not understood."""
     text = page.evaluate(
         """() => {
             const article = document.querySelector("article").cloneNode(true);
@@ -80,33 +65,57 @@ def raw_markup(page: Page) -> str:
         }"""
     )
     found = RAW_MARKUP.search(text)
-    return text[max(0, found.start() - 80) : found.end() + 80] if found else ""
+    assert found is None, text[max(0, found.start() - 80) : found.end() + 80]
+
+    formulas = page.locator("article span.math, article div.math").count()
+    assert page.locator("article mjx-container").count() >= formulas
+
+    without = HEAVIEST if formulas else HEAVIEST_WITHOUT_FORMULAS
+    assert visit.weight(images=False) <= HEAVY.get(path, without)
+    assert visit.weight() <= HEAVIEST_WITH_FIGURES.get(path, 10 * HEAVIEST)
+
+    if path in FINISHED:
+        bottom = "document.querySelector('article img').getBoundingClientRect().bottom"
+        assert page.evaluate(bottom) <= 900, "the first screen has no whole figure"
+    a_page_is_accessible(page)
+    if visit.theme == "light":  # what the other theme repeats
+        images_are_described(page)
+        cut = blocks_that_are_cut(page)
+        assert len(cut) <= WIDE.get(path, 0), cut
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        overflow = page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        assert overflow <= 0, f"{overflow} px too wide at {width}"
+    assert visit.problems == []
 
 
-def undescribed_images(page: Page) -> list[str]:
+def images_are_described(page: Page) -> None:
     images = page.evaluate(
         "[...document.querySelectorAll('article img')].map(i => [i.src, i.alt, i.naturalWidth])"
     )
-    return [
-        f"{PurePosixPath(urlsplit(source).path).name}, {width} px wide, described as {alt!r}"
-        for source, alt, width in images
-        if not width or len(alt.split()) < 3 or re.search(r"\.(png|svg|jpe?g)$|^[_./\w-]+$", alt)
-    ]
+    for source, alt, width in images:
+        name = PurePosixPath(urlsplit(source).path).name
+        assert width > 0, f"{name} did not load"
+        assert len(alt.split()) >= 3, f"{name} has no description: {alt!r}"
+        assert not re.search(r"\.(png|svg|jpe?g)$|^[_./\w-]+$", alt), f"a file name: {alt!r}"
 
 
-def violations(page: Page) -> dict[str, list[str]]:
+def a_page_is_accessible(page: Page) -> None:
     page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
     options = "{resultTypes: ['violations'], preload: false}"  # preloading asks for stylesheets
-    found = page.evaluate(f"axe.run(document, {options}).then(result => result.violations)")
-    return {
+    violations = page.evaluate(f"axe.run(document, {options}).then(result => result.violations)")
+    serious = {
         item["id"]: [node["html"][:200] for node in item["nodes"][:3]]
-        for item in found
+        for item in violations
         if item["impact"] in ("serious", "critical") and item["id"] not in AXE_BASELINE
     }
+    assert serious == {}
 
 
-def cut_blocks(page: Page) -> list[str]:
-    """Return the beginnings of code and tables that are cut, also where they are folded away."""
+def blocks_that_are_cut(page: Page) -> list[str]:
+    """Code and tables wider than their frame, also where they are folded away."""
     cut: list[str] = page.evaluate(
         """() => {
             document.querySelectorAll("details").forEach(each => { each.open = true; });
@@ -119,6 +128,24 @@ def cut_blocks(page: Page) -> list[str]:
         }"""
     )
     return cut
+
+
+@every_page
+def test_head_and_end_name_the_page(path: str) -> None:
+    """For previews of links, and for those who cite it."""
+    page = (SITE / f"{path}.html").read_text(encoding="utf-8")
+    tags = dict(re.findall(r'<meta property="og:([a-z_:]+)" content="([^"]*)"', page))
+    assert tags["title"] in page.partition("<h1>")[2].partition("</h1>")[0].replace("\n", " ")
+    assert re.search(r"\w.{20,}[.!?]$", unescape(tags["description"]))
+    assert page.count('name="description"') == 1
+    if "url" in tags:
+        site = tags["url"].removesuffix(f"{path}.html")
+        assert site.startswith("https://")
+        assert (SITE / tags["image"].removeprefix(site)).is_file()
+    (citation,) = re.findall(r'<details class="cite-page">.*?</details>', page, re.DOTALL)
+    known = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    for part in (tags["title"], known["title"], known["version"], str(known["date-released"])):
+        assert part in citation
 
 
 @every_page
@@ -152,21 +179,38 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize("wanted", WANTED)
-def test_search_finds_the_page(visit: Visitor, wanted: str) -> None:
-    visit.page.goto(f"{visit.address}/search.html?q={wanted.replace(' ', '+')}")
-    links = visit.page.locator(f"#search-results a[href*='{WANTED[wanted]}']")
-    links.first.wait_for(timeout=10_000)
-    assert visit.problems == []
+def words_of_messages() -> dict[str, str]:
+    """Return for the name of every message the words that do not depend on a user's files."""
+    text = (ROOT / "book" / "errors.md").read_text(encoding="utf-8")
+    quotes = dict(re.findall(r"^\((message-[\w-]+)\)=\n### .*\n\n((?:>.*\n)+)", text, re.MULTILINE))
+    assert len(quotes) == text.count("\n(message-") >= 70
+    plain = {name: " ".join(re.sub(r"[>`]", " ", each).split()) for name, each in quotes.items()}
+    general = {name: re.sub(r"'[^']*'|\S*[/\\.]\w\S*", " ", each) for name, each in plain.items()}
+    return {
+        name: " ".join(re.findall(r"\b[A-Za-z_]{3,}\b", each)) for name, each in general.items()
+    }
 
 
-@pytest.mark.parametrize("path", FINISHED)
-def test_the_first_screen_shows_a_figure(visit: Visitor, path: str) -> None:
-    visit.open(path)
-    bottom = visit.page.evaluate(
-        "document.querySelector('article img').getBoundingClientRect().bottom"
+def test_search_finds_terms_methods_and_messages(visit: Visitor) -> None:
+    """One page answers all questions, from the index that readers' questions go through, too."""
+    page = visit.page
+    page.goto(f"{visit.address}/search.html?q=lacks+key")
+    page.locator("#search-results a[href*='book/errors']").first.wait_for(timeout=10_000)
+    questions = [*WANTED.items()]
+    questions += [(method.name, "book/methods-map") for method in all_methods()]
+    questions += [(words, "book/errors") for words in words_of_messages().values()]
+    answers = page.evaluate(
+        """questions => questions.map(each =>
+            Search._performSearch(...Search._parseQuery(each)).map(result => result[0]))""",
+        [question for question, _ in questions],
     )
-    assert bottom <= 900
+    missed = {
+        question: wanted
+        for (question, wanted), found in zip(questions, answers, strict=True)
+        if wanted not in found
+    }
+    assert missed == {}
+    assert visit.problems == []
 
 
 @both_themes
