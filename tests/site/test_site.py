@@ -15,7 +15,7 @@ from reference import all_methods
 
 WIDTHS = (1280, 390)  # a laptop, a phone
 every_page = pytest.mark.parametrize("path", PAGES)
-both_themes = pytest.mark.parametrize("visit", ("light", "dark"), indirect=True)
+both_themes = pytest.mark.parametrize("visit", ["light", "dark"], indirect=True)
 
 # What is left standing when a directive, a role or a formula was not understood.
 RAW_MARKUP = re.compile(
