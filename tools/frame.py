@@ -176,8 +176,8 @@ def finish_page(
 
 def write_index(app: "Sphinx", exception: Exception | None) -> None:
     """Handle Sphinx's event ``build-finished``: links to the site's root have a preview, too."""
-    if exception is None and app.builder.format == "html":
-        page = app.env.frame_redirect  # type: ignore[attr-defined]
+    page = getattr(app.env, "frame_redirect", "")  # empty if the start was not written again
+    if page and exception is None and app.builder.format == "html":
         (Path(app.outdir) / "index.html").write_text(page, encoding="utf-8")
 
 
