@@ -67,7 +67,7 @@ def test_ties_by_hand_is_the_librarys(visit: Visitor, count: int) -> None:
     page.keyboard.press("Home")
     for _ in range(count - 1):
         page.keyboard.press("ArrowRight")
-    toy = torch.tensor([[4.0, 7, -3, 0], [2, -5, 1, 0], [-5, 1, 2, 0]])
+    toy = torch.tensor([[4.0, 7, -3, 1], [2, -5, 1, 1], [-5, 1, 4, 1]])
     base = {"w": torch.zeros(4)}
     merged = ml.merge("ties", [{"w": row} for row in toy], pretrained=base, density=count / 4)
     assert page.evaluate(TIES) == pytest.approx(merged["w"].tolist(), abs=0.006)
