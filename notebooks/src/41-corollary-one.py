@@ -412,7 +412,7 @@ assert pictures.loc[["trim", "TIES"], "mean"].min() > 0.03
 # **Do not use** a variance, raw or as a share, to choose between masks, densities or scales. Choose on validation data.
 #
 # **Use a control** when a cause is proposed for why a merge is good: something that has the cause, and should not
-# have the effect. Here it was the wrong sign; in [](03-interference) it was noise.
+# have the effect. Here it was the wrong sign; in [](03-interference) it was the noise of DARE.
 #
 # ## Exercises
 #

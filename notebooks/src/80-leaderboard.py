@@ -161,6 +161,28 @@ short = [name.rsplit(" ", 1) for _, name in leaderboard.SUITES.values()]
 table.columns = pd.MultiIndex.from_tuples(short, names=["", "tasks"])
 display(HTML(table.to_html(float_format="{:.0f}".format, na_rep="")))
 
+# %% [markdown]
+# ## What a rule costs
+#
+# Each rule merges eight random experts of the shape of CLIP's ViT-B/32 image tower, with 88 million parameters each.
+# *Times the mean* compares its seconds with those of the plain mean of the same experts. *Additional memory* is what
+# the call adds to the memory of the experts. It includes the merged model of 351 MB.
+
+# %% tags=["remove-input"]
+from mergebook.lab.results import load_table
+
+costs = load_table("benchmarks", "rules").query("rule != 'slerp'").set_index("rule")
+costs = costs.sort_values("warm_seconds")
+shown = pd.DataFrame(
+    {
+        "seconds": costs["warm_seconds"].map("{:.1f}".format),
+        "times the mean": costs["warm_ratio"].map("{:.0f}".format),
+        "additional memory, MB": (costs["peak_bytes"] / 1e6).map("{:.0f}".format),
+    }
+)
+shown.index = pd.Index([leaderboard.title(name) for name in costs.index])
+display(HTML(shown.to_html()))
+
 # %% tags=["remove-cell", "nbval-check-output"]
 print(table.head(4).round(0).astype("Int64").to_string())
 assert (lead > 0).all()
