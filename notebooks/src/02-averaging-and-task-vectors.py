@@ -56,6 +56,7 @@ def sweep(group):
     merges = {
         scale: ml.merge("task_arithmetic", part.experts, pretrained=zoo.pretrained, scale=scale)
         for scale in SCALES
+        if 0.5 < scale * len(group) < 3.3  # the best scales lie well inside
     }
     table = ml.evaluate_many(part.model, merges, part.heads, part.suite, split="validation")
     table = table.groupby("candidate")[["accuracy", "loss"]].mean().reset_index(names="scale")
@@ -69,8 +70,13 @@ live = sweeps.drop(columns="loss").assign(suite="glyphs")
 costs = cost_of_rules(pd.concat([live, recorded_sweeps()]), rules)
 costs["kind"] = costs["suite"].str.slice(0, 6)
 elsewhere = cost_of_rules(recorded_sweeps(REAL), {"λ = 2/T": "2/T"})
+networks = (
+    *(f"EfficientNet, T = {count}" for count in (8, 14, 20)),
+    "EfficientNet on small\nimages, T = 8",
+    "MiniLM, T = 8",
+)
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "The scale 2/T is close to the best one on the testbed, but not on every network. Points of validation accuracy lost against the best scale of a search. Left: small vision transformers; dots are single groups of tasks or seeds, filled for rendered scripts and hollow for real data sets. The average was not among the searched scales for 14 and 20 tasks. Right: means across three seeds.", "name": "fig-averaging-rules"}, "image": {"alt": "Left, bars of points lost for 2, 4, 8, 14 and 20 tasks. The scale 2/T loses about one point or less everywhere. The fixed scale 0.3 loses twelve points with two tasks, almost none with eight and five with twenty. The average loses four to five points with two, four and eight tasks. Right, bars of points lost by 2/T on other networks: less than one for EfficientNet with 8, 14 and 20 tasks, 4.6 for EfficientNet at 32 pixels, about 3 for MiniLM."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "The scale 2/T is close to the best one on our small vision transformer, but not on every network. Points of validation accuracy lost against the best scale of a search. Left: bars are means of the dots, which are pairs or groups of four tasks for T = 2 and 4, and seeds otherwise; filled dots are rendered scripts, hollow dots are real data sets. The average was not among the searched scales for 14 and 20 tasks. Right: means across three seeds; the small images have 32 × 32 pixels.", "name": "fig-averaging-rules"}, "image": {"alt": "Left, bars of points lost for 2, 4, 8, 14 and 20 tasks. The scale 2/T loses about one point or less everywhere. The fixed scale 0.3 loses twelve points with two tasks, almost none with eight and five with twenty. The average loses four to five points with two, four and eight tasks. Right, bars of points lost by 2/T on other networks: less than one for EfficientNet with 8, 14 and 20 tasks, 4.6 for EfficientNet at 32 pixels, about 3 for MiniLM."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.3), width_ratios=[1.5, 1])
 counts = sorted(costs["tasks"].unique())
 shades = dict(zip(rules, (plots.VERMILION, plots.BLUE, plots.SKY), strict=True))
@@ -83,9 +89,8 @@ for number, (rule, shade) in enumerate(shades.items()):
         dots = places[[counts.index(count) for count in few["tasks"]]]
         left.plot(dots, few["cost"], "o", mec="black", mfc=face, ms=3.5, mew=0.7)
 left.set_xticks(range(len(counts)), counts)
-left.set(xlabel="number of tasks T", ylabel="points lost", title="Testbed")
+left.set(xlabel="number of tasks T", ylabel="points lost", title="Small vision transformer")
 left.legend(loc="upper center")
-networks = ("EfficientNet 8", "EfficientNet 14", "EfficientNet 20", "32 pixels 8", "MiniLM 8")
 points = elsewhere.groupby("suite", sort=False)["cost"].mean()
 right.barh(networks, points, color=plots.BLUE)
 for i, value in enumerate(points):
@@ -93,7 +98,7 @@ for i, value in enumerate(points):
 right.invert_yaxis()
 right.grid(visible=False, axis="y")
 right.set(xlim=(0, 5.9), xlabel="points lost by 2/T", title="Other networks")
-title = "λ = 2/T loses about a point on the testbed, up to five on other networks"
+title = "λ = 2/T loses about a point on one small network, up to five on others"
 figure.suptitle(title, fontweight="bold")
 plt.show()
 
@@ -102,11 +107,12 @@ by_suite = elsewhere.groupby("suite").agg(
     cost=("cost", "mean"), low=("best", "min"), high=("best", "max")
 )
 means = costs.groupby(["kind", "tasks", "rule"])["cost"].mean().unstack()[list(rules)]
+bars = costs.groupby(["tasks", "rule"])["cost"].mean().unstack()
 
 
-def lost(rule, tasks, kind="glyphs"):
-    """Return a mean number of points lost with its 95 % half-width, as text."""
-    chosen = (costs["rule"] == rule) & (costs["tasks"] == tasks) & (costs["kind"] == kind)
+def lost(rule, tasks):
+    """Return the points that a bar shows with the 95 % half-width across its dots, as text."""
+    chosen = (costs["rule"] == rule) & (costs["tasks"] == tasks)
     return plus_minus(*interval(costs.loc[chosen, "cost"].tolist()), 1)
 
 
@@ -119,19 +125,20 @@ def lost_elsewhere(name):
 # %% tags=["remove-input"]
 display(
     Markdown(f"""
-* **λ = 2/T is a good scale without data on our testbed.** It loses {means["λ = 2/T"].min():.1f} to
-  {means["λ = 2/T"].max():.1f} points of validation accuracy against the best searched scale, for 2 to 20 tasks.
+* **λ = 2/T is a good scale without data on our small vision transformer.** It loses {bars["λ = 2/T"].min():.1f} to
+  {bars["λ = 2/T"].max():.1f} points of validation accuracy against the best searched scale, for 2 to 20 tasks.
 * **A fixed scale does not fit every number of tasks.** λ = 0.3 loses {lost("λ = 0.3", 2)} points with two
-  tasks and {lost("λ = 0.3", 20)} with twenty rendered scripts. The average loses {lost("λ = 1/T, the average", 8)} with eight.
-* **2/T fails on some networks.** It loses {lost_elsewhere("lite8")} points with EfficientNet at 32 pixels and
-  {lost_elsewhere("sentences8")} with MiniLM. Labelled examples are the safer choice. (± are 95 % intervals.)
+  tasks and {lost("λ = 0.3", 20)} with twenty. The average loses {lost("λ = 1/T, the average", 8)} with eight.
+* **2/T fails on some networks.** It loses {lost_elsewhere("lite8")} points with EfficientNet on images of 32 pixels and
+  {lost_elsewhere("sentences8")} with MiniLM. Labelled examples are the safer choice. (± is the 95 % interval across
+  the dots of a bar; in this bullet, across three seeds.)
 """)
 )
 
 # %% [markdown]
 # **Use it when** you merge two experts, need a baseline for other merging methods, or want to subtract a task.
-# **Do not use it** for three or more experts if a low-rank rule can be used ([](04-low-rank-merging)), or for networks that were
-# initialised separately.
+# **Do not use it** for many experts if a low-rank rule can be used ([](04-low-rank-merging)): TSV is 4 to 12 points better on three
+# suites of eight tasks ([](80-leaderboard)). Do not use it for networks that were initialised separately.
 #
 # **You need first:** [](00-what-merging-is). **Time:** 15 minutes to read, one minute to run.
 #
@@ -145,7 +152,8 @@ display(
 # $$ (eq-vectors-rule)
 #
 # The rule has one hyperparameter, the scale $\lambda$. The result at $\lambda = 1/T$ is the average of the experts, also called a
-# model soup {cite}`wortsman2022model`. It fails on both sides of the best scale:
+# model soup {cite}`wortsman2022model`. The average suits several models of the *same* task, where no scale has to be chosen. For different
+# tasks, task arithmetic fails on both sides of the best scale:
 #
 # * **Too small a scale dilutes.** The average keeps only $1/T$ of each task vector, so each task improves only a little.
 # * **Too large a scale interferes.** Each task vector has its full length at $\lambda = 1$, but the other $T - 1$ task
@@ -161,13 +169,12 @@ display(
 # \lambda^\ast = \frac{1}{1 + (T - 1)\, \kappa} .
 # $$ (eq-vectors-scale)
 #
-# The best scale is 1 without interference. It is $1/T$ with $\kappa = 1$, so that the average is best, and
-# $2/(T+1)$ with $\kappa = \tfrac12$, which is close to $2/T$. The next cell takes $\kappa$ from the best measured scale of eight tasks, and predicts the best
-# scales of two and four tasks from it.
+# The best scale is 1 without interference, and $1/T$ with $\kappa = 1$, where the average is best. In between it falls with $T$, but more slowly than
+# $1/T$. The next cell fits $\kappa$ to the best measured scale of eight tasks. Only the rows of two and four tasks are predictions.
 
 # %% tags=["hide-input"]
 sweeps = pd.concat([sweeps, sweep(names)], ignore_index=True)
-curves = sweeps.groupby(["tasks", "scale"])["loss"].mean().unstack("tasks")
+curves = sweeps.groupby(["tasks", "scale"])[["loss", "accuracy"]].mean()
 
 
 def lowest(curve):
@@ -178,17 +185,25 @@ def lowest(curve):
     return -linear / (2 * square)
 
 
-measured = curves.apply(lowest)
-T = measured.index.to_numpy()
-kappa = (1 / measured[T[-1]] - 1) / (T[-1] - 1)
-table = pd.DataFrame({"best scale": measured, "model": 1 / (1 + (T - 1) * kappa), "2/T": 2 / T})
-table.rename_axis(index=None, columns="number of tasks").round(2)
+measured = curves["loss"].groupby("tasks").apply(lambda rows: lowest(rows.droplevel("tasks")))
+sizes = measured.index.to_numpy()
+kappa = (1 / measured[sizes[-1]] - 1) / (sizes[-1] - 1)
+table = pd.DataFrame(
+    {
+        "λ of the lowest loss": measured,
+        "model": 1 / (1 + (sizes - 1) * kappa),
+        "λ of the highest accuracy": [curves["accuracy"][size].idxmax() for size in sizes],
+        "2/T": 2 / sizes,
+    }
+)
+table.rename_axis(index=None, columns="tasks T").round(2)
 
 # %% tags=["remove-input"]
 display(
     Markdown(f"""
-A scale counts as best here if it has the lowest validation loss. The fitted κ is {kappa:.2f}. In this model, adding another
-task's vector at full length therefore raises a task's loss by about a quarter of what leaving out its own vector does.
+The model describes the loss. The rest of the chapter judges scales by accuracy, whose best scales are similar. The fitted κ is
+{kappa:.2f}: another task's vector at full length raises a task's loss by about a quarter of what leaving out its own vector
+does. The factor 2 in 2/T does not follow from the model. It is read off measurements like those of the first figure.
 
 The best scale also depends on the network. With eight tasks, 2/T is 0.25, but the highest validation accuracy was at
 {by_suite.loc["lite8", "low"]:.2f} to {by_suite.loc["lite8", "high"]:.2f} with EfficientNet at 32 pixels, and at
@@ -199,29 +214,31 @@ The best scale also depends on the network. With eight tasks, 2/T is 0.25, but t
 # %% [markdown]
 # ## Choose the scale on validation data
 #
-# If you have labelled examples, merge at several scales and keep the merged model with the highest validation accuracy. This cell needs
-# the experts, their heads and the data of eight sets of rendered scripts, which the first two lines load:
+# If you have labelled examples, merge at several scales and keep the merged model with the highest validation accuracy. A grid from $1/T$ to
+# $4/T$ is a good start. Extend it if the best scale is at one of its ends.
+#
+# Here `zoo` holds the pretrained weights and eight experts as state dicts, the network (`model`), one head per task, and labelled
+# images (`suite`). The notebook's first cells make it with `cut(load_zoo(load_suite("glyphs8")), 200)`, which
+# keeps 200 test and 100 validation images per task ([](01-testbed)). For your own models, pass
+# your state dicts to `ml.merge`, and replace `ml.evaluate_many` with your own evaluation.
 
 # %%
-import mergelib as ml
-from mergebook import load_suite, load_zoo
-from mergebook.lab.comparison import cut
-
-suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
-zoo = cut(load_zoo(suite, device=DEVICE), 200)  # 200 test and 100 validation images per task
+T = len(zoo.experts)
 merges = {}
-for scale in (0.125, 0.2, 0.25, 0.3, 0.4, 0.5):
-    merges[scale] = ml.merge("task_arithmetic", zoo.experts, pretrained=zoo.pretrained, scale=scale)
+for factor in (1, 1.5, 2, 2.5, 3, 4):
+    merges[factor] = ml.merge(
+        "task_arithmetic", zoo.experts, pretrained=zoo.pretrained, scale=factor / T
+    )
 table = ml.evaluate_many(zoo.model, merges, zoo.heads, zoo.suite, split="validation")
-accuracy = table.groupby("candidate")["accuracy"].mean()
-chosen = accuracy.idxmax()
+chosen = table.groupby("candidate")["accuracy"].mean().idxmax()
+merged = merges[chosen]
 
 # %% tags=["remove-input"]
 models = {
     "pretrained model": zoo.pretrained,
-    "average, λ = 1/8": merges[0.125],
-    "λ = 2/T = 0.25": merges[0.25],
-    f"chosen, λ = {chosen:g}": merges[chosen],
+    f"average, λ = 1/{T}": merges[1],
+    f"λ = 2/T = {2 / T:g}": merges[2],
+    f"chosen, λ = {chosen / T:.2g}": merged,
 }
 test = ml.evaluate_many(zoo.model, models, zoo.heads, zoo.suite)
 test = 100 * test.groupby("candidate", sort=False)["accuracy"].mean()
@@ -243,11 +260,12 @@ chosen scale and the average is {plus_minus(*gain, 1)} points (95 % interval acr
 
 # %% [markdown]
 # Most of the distance to the experts remains, whatever the scale. Other rules reduce the interference itself
-# ([](03-interference), [](04-low-rank-merging)). [](24-choosing-checking-reporting) shows how many examples a choice needs.
+# ([](03-interference), [](04-low-rank-merging)).
 #
 # ```{admonition} Takeaway: scale by the number of tasks
 # :class: tip
-# Without data, set λ = 2/T, which is 1 for two experts. With 20 or more labelled examples per task, choose the scale on them.
+# Without data, set λ = 2/T. For two experts this is 1, which lost about one point on our four pairs, where the average lost five. With 20 or
+# more labelled examples per task, choose the scale on them ([](24-choosing-checking-reporting)).
 # ```
 #
 # ## Three experts and one scale
@@ -260,7 +278,7 @@ from itertools import product
 
 three = [names[4], names[6], names[7]]
 part = sub_zoo(zoo, three)
-SIXTHS = [i / 6 for i in range(10)]
+SIXTHS = [i / 6 for i in (0, 1, 2, 3, 4, 5, 6, 8)]
 
 
 def subsets():
@@ -280,7 +298,7 @@ def subsets():
 # %% tags=["remove-cell"]
 table = ml.evaluate_many(part.model, subsets(), part.heads, part.suite, split="validation")
 grid = 100 * table.pivot(index="candidate", columns="task", values="accuracy")[three]
-line = grid.loc[["before", *(f"111 {i}" for i in range(1, 10))]].set_axis(SIXTHS)
+line = grid.loc[["before", *(f"111 {i}" for i in range(1, len(SIXTHS)))]].set_axis(SIXTHS)
 rows = torch.stack([ml.flatten(vector) for vector in vectors.values()]).double().cpu()
 norms = rows.norm(dim=1)
 cosines = (rows @ rows.T / norms.outer(norms))[~torch.eye(len(names), dtype=bool)]
@@ -311,13 +329,14 @@ def draw_arrows(ax):
     ax.axis("off")
 
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "At twice the scale of the average, the merged model is better. Left: task arithmetic moves from the pretrained model along the sum of the task vectors; the average lies in the middle of the triangle of experts. Right: validation accuracy of the three tasks along this line.", "name": "fig-averaging-arrows"}, "image": {"alt": "Left, three arrows lead from the pretrained model to the experts for chess symbols, Tifinagh letters and dingbats. A dotted line along their sum passes the average at one third, the scale 2/T at two thirds and the full sum at one. Right, three curves of accuracy rise from 50 to 60 percent at scale 0 to between 70 and 90 percent at two thirds, and fall towards 1.5."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "At twice the scale of the average, the merged model is better. Left: task arithmetic moves from the pretrained model along the sum of the task vectors; the average lies in the middle of the triangle of experts. Right: validation accuracy of the three tasks along this line; dotted lines mark the average and 2/T.", "name": "fig-averaging-arrows"}, "image": {"alt": "Left, three arrows lead from the pretrained model to the experts for chess symbols, Tifinagh letters and dingbats. A dotted line along their sum passes the average at one third, the scale 2/T at two thirds and the full sum at one. Right, three curves of accuracy rise from 50 to 60 percent at scale 0 to between 70 and 90 percent at two thirds, and fall towards 1.33."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4))
 draw_arrows(left)
 for name, shade in zip(three, shades, strict=True):
     right.plot(line.index, line[name], "o-", color=shade, label=name)
-for scale in (1 / 3, 2 / 3):
-    right.axvline(scale, color=plots.SILVER, ls=":")
+for scale, word in ((1 / 3, "1/T"), (2 / 3, "2/T")):
+    right.axvline(scale, ymin=0.15, color=plots.SILVER, ls=":")
+    right.text(scale + 0.02, 94, word)
 right.set(xlabel="scale λ", ylabel="accuracy, %", ylim=(20, 100))
 right.legend(loc="lower center", ncols=3, fontsize=11, columnspacing=1, handlelength=1.2)
 plt.show()
@@ -335,7 +354,8 @@ from IPython.display import HTML
 values = {}
 for mask in product((0, 1), repeat=3):
     key = "".join(map(str, mask))
-    rows = [grid.loc["before"], *(grid.loc[f"{key} {i}"] for i in range(1, 10) if any(mask))]
+    steps = range(1, len(SIXTHS)) if any(mask) else ()
+    rows = [grid.loc["before"], *(grid.loc[f"{key} {i}"] for i in steps)]
     values[key] = [row.round().astype(int).tolist() for row in rows]
 own = accuracies(part, part.experts, "validation")
 data = {
@@ -435,6 +455,29 @@ other = load_zoo(only(suite, [first]), recipe=recipe, device=DEVICE).experts[fir
 fine_tuned = walk(zoo.model, zoo.experts[first], other, zoo.heads, one.suite)
 print(f"barrier between two fine-tunings: {loss_barrier(fine_tuned):.3f} nats")
 
+# %% tags=["hide-input"]
+pair = sub_zoo(zoo, names[:2])
+between = walk(
+    zoo.model,
+    *pair.experts.values(),
+    zoo.heads,
+    pair.suite,
+    positions=(0, 0.25, 0.5, 0.75, 1),
+)
+highest = max(loss_barrier(rows) for _, rows in between.groupby("task"))
+points = 100 * between.pivot(index="position", columns="task", values="accuracy")[names[:2]]
+
+# %% tags=["remove-input"]
+display(
+    Markdown(f"""
+The experts of two different tasks have no barrier on the line between them either: it is {highest:.3f} nats for {names[0]} and {names[1]}. This
+says little, because the loss of each task is already high at the other expert. The accuracy says more. The average reaches
+{points.loc[0.5, names[0]]:.0f} % on {names[0]}, where the two experts reach {points.loc[0, names[0]]:.0f} % and
+{points.loc[1, names[0]]:.0f} %, and {points.loc[0.5, names[1]]:.0f} % on {names[1]}, where they reach
+{points.loc[0, names[1]]:.0f} % and {points.loc[1, names[1]]:.0f} %. This is one pair of tasks, with 200 test images each.
+""")
+)
+
 # %% [markdown]
 # ### Same initialisation and separate initialisations
 #
@@ -451,7 +494,7 @@ chess = load_suite("glyphs8", seed=SEED, profile=PROFILE, tasks=["chess"])
 images = chess.tasks["chess"].transform(chess.tasks["chess"].train.inputs[:1000].to(DEVICE))
 lines = {}
 for draw in range(3):
-    recipe = Recipe(learning_rate=1e-3, epochs=20)
+    recipe = Recipe(learning_rate=2e-3, epochs=15, batch_size=128)
     nets = train_perceptrons(chess, recipe, draw=10 * SEED + draw, device=DEVICE)
     ends = {
         "same initialisation": nets.same,
@@ -463,7 +506,7 @@ for draw in range(3):
     }
     lines |= {(kind, draw): nets.walk(end) for kind, end in ends.items()}
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Reordering the units removes most of the barrier between separately initialised networks. Test loss and accuracy on the line between two perceptrons, for three random draws. Networks with the same initialisation have almost no barrier.", "name": "fig-averaging-lines"}, "image": {"alt": "Left, test loss against the position between two networks. Lines for the same initialisation are flat at 1.3 nats, lines for separate initialisations rise to between 2.7 and 3.8 nats in the middle, and lines after activation matching rise to at most 1.5. Right, test accuracy stays near 56 percent for the same initialisation, drops to about 20 percent in the middle for separate initialisations, and to about 50 percent after matching."}}
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Reordering the units removes most of the barrier between separately initialised networks. Test loss and accuracy on the line between two perceptrons, for three random draws. Networks with the same initialisation have almost no barrier. Weight matching is in the table only; its lines are close to those of activation matching.", "name": "fig-averaging-lines"}, "image": {"alt": "Left, test loss against the position between two networks. Lines for the same initialisation are flat at 1.5 to 1.7 nats, lines for separate initialisations rise to between 2.6 and 3.3 nats in the middle, and lines after activation matching rise to at most 1.7. Right, test accuracy stays between 37 and 48 percent for the same initialisation, drops to about 15 percent in the middle for separate initialisations, and stays near 40 percent after matching."}}
 figure, panels = plt.subplots(1, 2, figsize=(9, 3.6))
 shades = {
     "same initialisation": plots.GREEN,
@@ -481,24 +524,25 @@ figure.legend(loc="outside lower center", ncols=3, columnspacing=1.2)
 plt.show()
 
 # %% tags=["remove-input"]
-longer = []
+rough = []
 for draw in range(3):
-    recipe = Recipe(learning_rate=3e-3, epochs=40)
+    recipe = Recipe(learning_rate=1e-2, epochs=15, batch_size=128)
     nets = train_perceptrons(chess, recipe, draw=10 * SEED + draw, separate=False, device=DEVICE)
-    longer.append(loss_barrier(nets.walk(nets.same)))
+    rough.append(loss_barrier(nets.walk(nets.same)))
 barriers = pd.Series({key: loss_barrier(path) for key, path in lines.items()}).unstack()
 barriers = barriers.loc[list(ends)]
-barriers.loc["same initialisation, longer training"] = longer
+barriers.loc["same initialisation, higher learning rate"] = rough
 shown = barriers.rename(columns=lambda draw: f"draw {draw + 1}")
 shown.assign(mean=barriers.mean(axis=1)).rename_axis(columns="barrier, nats").round(2)
 
 # %% [markdown]
-# The last row was trained with three times the learning rate for twice as many epochs. A common initialisation helps, but long or
-# rough training can still separate two networks.
+# The last row was trained with five times the learning rate. A common initialisation helps, but rough training can still separate two
+# networks. {cite:t}`frankle2020linear` found that only their smallest networks were connected by common initial weights alone; larger networks had to
+# share the first part of training as well. Pretraining is such a common part, so fine-tuned experts can be averaged.
 #
 # ```{admonition} Takeaway: check the origin first
 # :class: tip
-# Average networks that were fine-tuned from the same weights. Match the units of separately initialised networks first, and expect a part of the
+# Average networks that were fine-tuned from the same weights, with a learning rate that is not too high. Match the units of separately initialised networks first, and expect a part of the
 # barrier to remain.
 # ```
 #
@@ -514,7 +558,8 @@ before = accuracies(small, {"none": zoo.pretrained}, "test").loc["none"]
 negated = {}
 for name, vector in vectors.items():
     tried = {scale: ml.add(zoo.pretrained, vector, -scale) for scale in (0.1, 0.2, 0.4)}
-    rest = accuracies(small, tried, "validation").drop(columns=name).mean(axis=1)
+    others = sub_zoo(small, [task for task in names if task != name])
+    rest = accuracies(others, tried, "validation").mean(axis=1)
     allowed = rest.index[rest >= 0.95 * kept.drop(name).mean()]
     negated[name] = ml.add(zoo.pretrained, vector, -max(allowed, default=0.0))
 after = accuracies(small, negated, "test")
@@ -523,11 +568,13 @@ losses = {
     "the other seven tasks": [(before - after.loc[name]).drop(name).mean() for name in vectors],
 }
 rows = {what: plus_minus(*interval([100 * x for x in xs]), 1) for what, xs in losses.items()}
-column = "test accuracy lost, points (95 % across tasks)"
+column = "test accuracy lost, points (± 95 % across the eight tasks)"
 pd.Series(rows, name=column).to_frame()
 
 # %% [markdown]
-# Negation is therefore selective, but it does not remove the task: the accuracy on every subtracted task stays above chance.
+# The other tasks lose little because $\lambda$ was chosen so. The result is what the subtracted task loses at this price, and this is only a part: the
+# accuracy on every subtracted task stays above chance. Negation gives no guarantee that a skill is gone, so it does not replace a method with
+# a guarantee where privacy or safety depends on it.
 #
 # ## What the papers say and what we measured
 
@@ -559,8 +606,9 @@ pd.DataFrame(claims, columns=["statement", "paper", "here"]).set_index("statemen
 )
 
 # %% [markdown]
-# The papers are {cite:t}`neyshabur2020being`, {cite:t}`entezari2022role`, {cite:t}`wortsman2022model` and {cite:t}`ilharco2023editing`. Reordering
-# leaves a small barrier here, and the average does not beat both models on our one pair of fine-tunings. The other statements are confirmed.
+# The papers are {cite:t}`neyshabur2020being`, {cite:t}`entezari2022role`, {cite:t}`wortsman2022model` and {cite:t}`ilharco2023editing`. Every number
+# is from one seed of one suite, and the first and third are from one pair of models, so the table illustrates the statements and
+# does not confirm them. The third statement is undecided here: the average and the better model differ by a few of 200 test images.
 #
 # ## Checks against known values
 #
@@ -597,27 +645,35 @@ assert means.loc["vision", "λ = 2/T"].max() < 1.5
 assert means.loc["glyphs", "λ = 2/T"].loc[8:].max() < 1
 if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
     assert means["λ = 2/T"].max() < 1.5
+    assert 0.3 < means.loc[("glyphs", 2), "λ = 2/T"] < 1.4
+    assert 4.5 < means.loc[("glyphs", 2), "λ = 1/T, the average"] < 6
     assert means.loc[("glyphs", 2), "λ = 0.3"] > 10
     assert means["λ = 1/T, the average"].dropna().between(3, 6).all()
     assert 0.2 < kappa < 0.35
     assert measured.is_monotonic_decreasing
-    assert (measured > 1 / T).all()
+    assert (measured > 1 / sizes).all()
     assert test.iloc[1] < test.iloc[2] < test.iloc[4] - 15
     assert line.loc[0].between(45, 65).all()
     assert line.loc[2 / 3].between(68, 93).all()
-    assert (line.loc[1.5] < line.max() - 5).all()
+    assert (line.loc[4 / 3] < line.max() - 5).all()
     assert line.loc[2 / 3].mean() > line.loc[1 / 3].mean() + 2
     assert cosines.abs().max() < 0.2
     assert grid.loc["001 6", three[2]] > line.loc[1, three[2]] + 5
 
 # %% tags=["remove-cell"]
+leads = [
+    100 * paired(load_table(f"{name}-baselines"), {"lead": ("tsv", "task_arithmetic")}).iloc[0, 0]
+    for name in ("imagenet8", "sentences8", "vision8")
+]
+assert 3.5 < min(leads) < max(leads) < 12.5
 if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
-    assert loss_barrier(fine_tuned) < 0.01
+    assert max(highest, loss_barrier(fine_tuned)) < 0.01
+    assert points.loc[0.5].min() > 75
     assert soup[4] < soup.iloc[[0, -1]].max() + 0.6
     assert level["same initialisation"] < 0.1 < level["matched by activations"]
     assert level["matched by activations"] < level["separate initialisations"] / 3
     assert level["matched by weights"] < level["separate initialisations"] / 3
-    assert level["same initialisation, longer training"] > 2 * level["same initialisation"]
+    assert level["same initialisation, higher learning rate"] > 2 * level["same initialisation"]
     lost_points = {what: 100 * np.mean(values) for what, values in losses.items()}
     assert lost_points["the subtracted task"] > 3 * lost_points["the other seven tasks"]
     chance = {name: 1 / len(task.class_names) for name, task in suite.tasks.items()}
