@@ -223,6 +223,8 @@ The best scale also depends on the network. With eight tasks, 2/T is 0.25, but t
 # your state dicts to `ml.merge`, and replace `ml.evaluate_many` with your own evaluation.
 
 # %%
+import mergelib as ml
+
 T = len(zoo.experts)
 merges = {}
 for factor in (1, 1.5, 2, 2.5, 3, 4):
