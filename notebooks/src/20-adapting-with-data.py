@@ -79,7 +79,7 @@ ROWS = {  # name: method in the stored result, what the method is given
 }
 gains = pd.DataFrame({name: difference(m, "task_arithmetic") for name, (m, _) in ROWS.items()}).T
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "Surgery gains most, and of the methods that change only weights CART does. Difference in mean test accuracy from task arithmetic with its scale chosen on labels (`vision8`: eight tasks of real images, five seeds, 100 training images per task). Bars are 95 % intervals, thick across seeds and thin across seeds and tasks. Squares add a module per task.", "name": "fig-adapt-gains"}, "image": {"alt": "Ten methods with their difference from tuned task arithmetic in points. Surgery on tuned CART is 14 points better, Surgery on the average 9, CART 5 if it is tuned and 4 at its default. RegMean and AdaMerging lie near zero, with thin bars that cross it. Fisher merging, the average and the greedy soup are 3 to 4 points worse, with wide thin bars, and Concrete is 5 points worse."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Surgery gains most, and of the methods that change only weights CART does. Difference in mean test accuracy from task arithmetic with its scale chosen on labels (`vision8`: eight tasks of real images, five seeds, 100 training images per task). Bars are 95 % intervals, thick across seeds and thin across seeds and tasks. Squares mark a module per task.", "name": "fig-adapt-gains"}, "image": {"alt": "Ten methods with their difference from tuned task arithmetic in points. Surgery on tuned CART is 14 points better, Surgery on the average 9, CART 5 if it is tuned and 4 at its default. RegMean and AdaMerging lie near zero, with thin bars that cross it. Fisher merging, the average and the greedy soup are 3 to 4 points worse, with wide thin bars, and Concrete is 5 points worse."}}
 fig, ax = plt.subplots(figsize=(7.6, 3.1))
 for height, (name, row) in enumerate(gains.iterrows()):
     shade = GIVEN[ROWS[name][1]]
@@ -212,6 +212,7 @@ def predicted(state):
     return torch.cat(parts, dim=1)
 
 
+# %% tags=["remove-cell"]
 average = ml.merge("average", zoo.experts)
 arithmetic = ml.merge("task_arithmetic", zoo.experts, pretrained=zoo.pretrained, scale=0.3)
 cart = ml.merge("cart", zoo.experts)
@@ -385,7 +386,7 @@ quick = {"steps": 40, "batch_size": 8}
 ada = ml.adapt("adamerging", zoo.experts, data=inputs, learning_rate=1e-2, **quick, **setup)
 concrete = ml.adapt("concrete", zoo.experts, data=inputs, learning_rate=5e-2, **quick, **setup)
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "Lower entropy is not higher accuracy. Entropy and accuracy on test images before the 40 steps (task arithmetic at a scale of 0.3) and after them.", "name": "fig-adapt-entropy"}, "image": {"alt": "A plane of entropy and accuracy with two arrows that start at task arithmetic. The arrow of AdaMerging goes a little to the left, to lower entropy, and up by about three points. The arrow of Concrete goes far to the left and down by several points."}}
+# %% tags=["remove-cell"]
 scores |= {"AdaMerging": accuracy_of(ada.state), "Concrete": accuracy_of(concrete.state)}
 before = predicted(arithmetic)
 start = before[0].mean().item(), scores["task arithmetic, scale 0.3"].mean()
@@ -401,6 +402,8 @@ ends = {
         plots.VERMILION,
     ),
 }
+
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Lower entropy is not higher accuracy. Entropy and accuracy on test images before the 40 steps (task arithmetic at a scale of 0.3) and after them.", "name": "fig-adapt-entropy"}, "image": {"alt": "A plane of entropy and accuracy with two arrows that start at task arithmetic. The arrow of AdaMerging goes a little to the left, to lower entropy, and up by about three points. The arrow of Concrete goes far to the left and down by several points."}}
 fig, ax = plt.subplots(figsize=(7, 3.2))
 ax.plot(*start, "o", ms=10, color=plots.colour("task_arithmetic"))
 ax.annotate("task arithmetic", start, xytext=(12, -4), textcoords="offset points")
@@ -679,6 +682,8 @@ assert abs(100 * published["mean"] + 6.5) < 0.06
 assert abs(100 * published["half_width"] - 4.0) < 0.06
 assert seeds(ada_ta) == "0.4 ± 0.4"
 assert surgery_cart["low"] < 0 < surgery_cart["mean"] - surgery_cart["half_width"]
+
+# %% tags=["remove-cell"]
 STATED = {
     ("surgery+cart", "surgery"): ("5.8 ± 0.5", "3.4 to 8.2"),
     ("cart", "cart, default"): ("1.3 ± 1.0", "−0.5 to 3.1"),
