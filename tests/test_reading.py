@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 # nobody raises one. The goals are 11,000 words for Start and Learn together, then 3,500, 3,000,
 # 3,500, 5,500 and 7,000 for the papers.
 MOST_WORDS = {
-    ("Start", "Learn"): 12_150,
+    ("Start", "Learn"): 11_000,
     ("Paper: CART",): 4_450,
     ("Paper: Frank-Wolfe merging",): 5_250,
     ("Paper: CoGraM",): 7_250,
