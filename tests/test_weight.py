@@ -53,15 +53,15 @@ def test_a_style_sheet_keeps_the_rules_that_match(rules: str, used: str) -> None
 
 
 def a_font(file: Path) -> None:
-    """Write a font of three icons."""
+    """Write a font of four icons."""
     pen = TTGlyphPen(None)
     for move, point in ((pen.moveTo, (0, 0)), (pen.lineTo, (9, 0)), (pen.lineTo, (0, 9))):
         move(point)
     pen.closePath()
-    names = [".notdef", "one", "two", "three"]
+    names = [".notdef", "one", "two", "three", "four"]
     builder = FontBuilder(100, isTTF=True)
     builder.setupGlyphOrder(names)
-    builder.setupCharacterMap({0xF001: "one", 0xF002: "two", 0xE003: "three"})
+    builder.setupCharacterMap({0xF001: "one", 0xF002: "two", 0xE003: "three", 0xF004: "four"})
     builder.setupGlyf(dict.fromkeys(names, pen.glyph()))
     builder.setupHorizontalMetrics(dict.fromkeys(names, (10, 0)))
     builder.setupHorizontalHeader()
@@ -81,13 +81,15 @@ def test_a_site_keeps_its_icons(tmp_path: Path) -> None:
         '@font-face{src:url(fa-some-1.woff2) format("woff2"),url(fa-some-1.ttf) format("truetype")}'
         '.fa-one:before{content:"\\f001"}.fa-two:before{content:"\\f002"}'
         '.fa-three:before{content:"\\e003"}'
+        ':root{--icon-four:"\uf004"}p:before{content:var(--icon-four)}',
+        encoding="utf-8",
     )
     (static / "theme.css.map").touch()
     (tmp_path / "page.html").write_text(f'{SCRIPTS}<i class="fa-one"></i>')
     weight.lighten(tmp_path)
     found = {file.name for file in static.rglob("*.*") if file.is_file()}
     assert found == {"fa-some-1.woff", "own.js", "theme.css"}
-    assert set(TTFont(static / "fa-some-1.woff").getBestCmap()) == {0xF001, 0xE003}
+    assert set(TTFont(static / "fa-some-1.woff").getBestCmap()) == {0xF001, 0xE003, 0xF004}
     css = (static / "theme.css").read_text()
     assert 'src:url(fa-some-1.woff) format("woff")' in css
     assert "fa-two" not in css

@@ -66,6 +66,12 @@ def used_rules(css: str, names: set[str]) -> str:
     return RULE.sub(kept, COMMENT.sub("", css))
 
 
+def icons_in(css: str) -> set[int]:
+    """Return the icons that rules or their variables name, as characters or by their numbers."""
+    numbers = {int(code, 16) for code in re.findall(r'"\\([ef][0-9a-f]{3})"', css)}
+    return numbers | {ord(icon) for icon in re.findall("[\ue000-\uf8ff]", css)}
+
+
 def write_icons(font: Path, codes: set[int]) -> None:
     """Write a font with some of its icons beside it, as WOFF, and remove the whole one."""
     loaded = TTFont(font)
@@ -96,7 +102,7 @@ def lighten(site: Path) -> None:
     codes: set[int] = set()
     for file in static.rglob("*.css"):
         css = used_rules(file.read_text(encoding="utf-8"), names)
-        codes |= {int(code, 16) for code in re.findall(r'content: ?"\\([ef][0-9a-f]{3})"', css)}
+        codes |= icons_in(css)
         file.write_text(FONT_SOURCES.sub(r'url(\1.woff) format("woff")', css), encoding="utf-8")
     for font in [*static.rglob("fa-*.ttf")]:
         write_icons(font, codes)
