@@ -10,10 +10,9 @@ from site_files import contents, find_page, read_page
 
 ROOT = Path(__file__).parents[1]
 # The words of prose that a track may have. A ratchet: whoever shortens a track lowers its number,
-# nobody raises one. The goals are 11,000 words for Start and Learn together, then 3,500, 3,000,
-# 3,500, 5,500 and 7,000 for the papers.
+# nobody raises one. The goals for the papers are 3,500, 3,000, 3,500, 5,500 and 7,000.
 MOST_WORDS = {
-    ("Start", "Learn"): 11_000,
+    ("Start", "Learn"): 9_700,
     ("Paper: CART",): 4_450,
     ("Paper: Frank-Wolfe merging",): 5_250,
     ("Paper: CoGraM",): 7_250,
