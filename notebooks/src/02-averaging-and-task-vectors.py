@@ -125,7 +125,7 @@ def lost_elsewhere(name):
 # %% tags=["remove-input"]
 display(
     Markdown(f"""
-* **λ = 2/T is a good scale without data on our small vision transformer.** It loses {bars["λ = 2/T"].min():.1f} to
+* **The scale λ = 2/T is good without data on our small vision transformer.** It loses {bars["λ = 2/T"].min():.1f} to
   {bars["λ = 2/T"].max():.1f} points of validation accuracy against the best searched scale, for 2 to 20 tasks.
 * **A fixed scale does not fit every number of tasks.** λ = 0.3 loses {lost("λ = 0.3", 2)} points with two
   tasks and {lost("λ = 0.3", 20)} with twenty. The average loses {lost("λ = 1/T, the average", 8)} with eight.
