@@ -105,7 +105,7 @@ regmean_ta, ada_ta = (difference(m, "task_arithmetic") for m in ("regmean", "ada
 cart_regmean, cart_ada = (difference("cart, default", m) for m in ("regmean", "adamerging"))
 display(
     Markdown(f"""
-* **Surgery gains most**: {seeds(on_average)} points on the average ({others(on_average)} across seeds and tasks) and {seeds(on_cart)} on
+* **Surgery gains most of the methods that use unlabelled images**: {seeds(on_average)} points on the average ({others(on_average)} across seeds and tasks) and {seeds(on_cart)} on
   tuned CART ({others(on_cart)}). Surgery on the average is {seeds(surgery_cart)} above tuned CART, which is not clear across
   tasks ({others(surgery_cart)}).
 * **CART at its default needs no data and is ahead of RegMean and AdaMerging**, by {seeds(cart_regmean)} ({others(cart_regmean)})
