@@ -83,7 +83,7 @@ site: $(READY) ## build the site from what lies in _build/executed
 	@echo "The book: $(SITE)/index.html"
 
 site-test: $(READY) ## check the built site in Chromium
-	$(BIN)/python -m pytest tests/site
+	$(BIN)/python -m pytest -n 2 tests/site
 
 demo: $(READY) ## fine-tune, merge and compare eight experts (SUITE=glyphs8)
 	$(BIN)/mergebook demo --suite $(SUITE)
