@@ -6,7 +6,6 @@ be read. Where the site's address is known there is also a `sitemap.xml`, whose 
 full addresses.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from html import escape
@@ -14,10 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from reading import pieces
 
 LABEL = "**In one sentence:**"
-# Paragraphs that are not prose: headings, targets, directives, tables, HTML, display formulas.
-NOT_PROSE = re.compile(r"#|\(\S+\)=|```|:::|\||<|\$\$|---|\[[^]]*\](\([^)]*\)$|\{\.reading-time\})")
+# Paragraphs that are not prose: headings, images, targets, directives, tables, HTML, display formulas.
+NOT_PROSE = re.compile(
+    r"#|!\[|\(\S+\)=|```|:::|\||<|\$\$|---|\[[^]]*\](\([^)]*\)$|\{\.reading-time\})"
+)
 
 
 class Page(NamedTuple):
@@ -41,16 +43,7 @@ def site_address(repository: str) -> str:
 
 def read_page(file: Path) -> str:
     """Return the Markdown of a page; of a notebook, that of its cells and of what they display."""
-    text = file.read_text(encoding="utf-8")
-    if file.suffix == ".md":
-        return text
-    pieces = []
-    for cell in json.loads(text)["cells"]:
-        if cell["cell_type"] == "markdown":
-            pieces.append("".join(cell["source"]))
-        for output in cell.get("outputs", ()):
-            pieces.append("".join(output.get("data", {}).get("text/markdown", "")))
-    return "\n\n".join(pieces)
+    return "\n\n".join(pieces(file))
 
 
 def title_of(text: str) -> str:

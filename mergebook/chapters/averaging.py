@@ -15,7 +15,7 @@ from torch import nn
 from mergebook.lab.results import load_table
 from mergebook.suites.models import Head
 from mergebook.suites.training import Recipe, fine_tune
-from mergelib.evaluation.loops import SplitName, evaluate_many
+from mergelib.evaluation.loops import evaluate_many
 from mergelib.evaluation.tasks import Suite
 from mergelib.statedict import StateDict, lerp
 from mergelib.training import seeded
@@ -36,11 +36,10 @@ def walk(
     suite: Suite,
     *,
     positions: Sequence[float] = POSITIONS,
-    split: SplitName = "test",
 ) -> pd.DataFrame:
-    """Return accuracy (0..1) and loss (nats) of each task at points (1 − α)·start + α·end."""
+    """Return test accuracy (0..1) and loss (nats) per task at points (1 − α)·start + α·end."""
     points = ((position, lerp(start, end, position)) for position in positions)
-    table = evaluate_many(model, points, heads, suite, split=split)
+    table = evaluate_many(model, points, heads, suite)
     table = table.rename(columns={"candidate": "position"})
     return table[["position", "task", "accuracy", "loss"]]
 

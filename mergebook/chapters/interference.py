@@ -12,13 +12,13 @@ from torch import Tensor
 
 from mergebook.suites.types import Zoo
 from mergelib.merging import merge
-from mergelib.statedict import StateDict, flatten
+from mergelib.statedict import flatten
 
 
-def task_vectors(zoo: Zoo, start: StateDict | None = None) -> Tensor:
-    """The ways from the pretrained model, or another, to the experts: rows, shape ``(T, n)``."""
-    origin = flatten(zoo.pretrained if start is None else start)
-    return torch.stack([flatten(expert) for expert in zoo.experts.values()]) - origin
+def task_vectors(zoo: Zoo) -> Tensor:
+    """Return the experts less the pretrained model, one row each, shape ``(T, n)``."""
+    experts = torch.stack([flatten(expert) for expert in zoo.experts.values()])
+    return experts - flatten(zoo.pretrained)
 
 
 def merge_rows(method: str, rows: Tensor, **hyperparameters: Any) -> Tensor:
