@@ -375,9 +375,8 @@ loss_at_2 = {name: round(curve.max() - curve[2.0]) for name, curve in curves.ite
 #
 # Like most papers, this book judges merged models under **frozen heads**. They are made from features of the pretrained
 # model, three examples per class. A merged model can lose accuracy in two ways: its features are worse, or they are good and
-# no longer fit the head. **Fitted heads** separate the two. Such a head is a linear classifier, a ridge regression of the labels on the merged
-# model's own features. Here it gets the 500 validation examples per task that have chosen the hyperparameters so
-# far. The control is the pretrained model under fitted heads, without any merging.
+# no longer fit the head. **Fitted heads** separate the two. Such a head is a linear classifier: a ridge regression of the labels on the merged
+# model's own features. It is fitted to the 500 validation examples per task that also choose the hyperparameters. The control is the pretrained model under fitted heads, without any merging.
 
 # %% tags=["remove-cell"]
 from mergebook.lab.statistics import both_intervals
@@ -407,7 +406,7 @@ glue("cart_frozen", float(by_head.loc["cart", "frozen"]), display=False)
 for kind, rows in leads.items():
     glue(f"lead_{kind}", float(rows.loc["CART − task arithmetic", "mean"]), display=False)
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "With fitted heads, no merge at all is better than every merge with frozen heads, and the rules hardly differ. Mean test accuracy on `vision8`: eight image tasks with a small vision transformer, five seeds. Hyperparameters are chosen under the heads that judge, on the 500 validation labels per task to which the fitted heads are fitted.", "name": "fig-choosing-heads"}, "image": {"alt": "A slope chart of test accuracy under frozen heads on the left and fitted heads on the right. The pretrained model rises from 45 to 66 %, the average from 51 to 68, task arithmetic from 55 to 70 and CART from 60 to 70. Grey lines of TIES, Consensus, TSV, Iso-C and Iso-CTS end within two points of CART. The experts fall from 80 to 78 %."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "No merge at all with fitted heads is better than every merge with frozen heads, and the rules hardly differ with fitted heads. Mean test accuracy on `vision8`: eight image tasks with a small vision transformer, five seeds. Hyperparameters are chosen under the heads that judge, on the 500 validation labels per task to which the fitted heads are fitted.", "name": "fig-choosing-heads"}, "image": {"alt": "A slope chart of test accuracy under frozen heads on the left and fitted heads on the right. The pretrained model rises from 45 to 66 %, the average from 51 to 68, task arithmetic from 55 to 70 and CART from 60 to 70. Grey lines of TIES, Consensus, TSV, Iso-C and Iso-CTS end within two points of CART. The experts fall from 80 to 78 %."}}
 shown = {
     "individual": ("one expert per task", plots.GREEN),
     "cart": ("CART", plots.VERMILION),
