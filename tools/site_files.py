@@ -16,7 +16,7 @@ import yaml
 from reading import pieces
 
 LABEL = "**In one sentence:**"
-# Paragraphs that are not prose: headings, images, targets, directives, tables, HTML, display formulas.
+# Paragraphs that are not prose: headings, images, targets, directives, tables, HTML, formulas.
 NOT_PROSE = re.compile(
     r"#|!\[|\(\S+\)=|```|:::|\||<|\$\$|---|\[[^]]*\](\([^)]*\)$|\{\.reading-time\})"
 )
