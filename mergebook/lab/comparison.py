@@ -5,7 +5,7 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -116,25 +116,34 @@ def choose(
 
 
 def choose_wide(zoo: Zoo, method: str, grid: Grid) -> tuple[dict[str, Any], pd.DataFrame]:
-    """`choose`, where a grid that ends at its best point is continued there.
+    """`choose`, where a grid that ends at its best point is continued there (`widened`)."""
+    if not grid:
+        return {}, pd.DataFrame()
+    score = partial(score_grid, zoo, method, autocast=True)
+    table = widened(grid, score, lambda found: [int(merits(zoo, found).argmax())])
+    best = int(merits(zoo, table).argmax())
+    return {name: table[name].tolist()[best] for name in grid}, table
+
+
+def widened(
+    grid: Grid, score: Callable[[Grid], pd.DataFrame], bests: Callable[[pd.DataFrame], list[int]]
+) -> pd.DataFrame:
+    """The scores of a grid that is continued where it ends at one of its best points.
 
     Axes of three ascending positive values and more are continued, geometrically, until the best
-    point is an inner one, at most four times as often. Shorter ones are left as they are.
+    points are inner ones, at most four times as often. Shorter ones are left as they are.
     """
     axes = {name: list(values) for name, values in grid.items()}
-    best, table = choose(zoo, method, axes, autocast=True)
-    tried = points(axes)
+    table = score(axes)
     for _ in range(4 * len(axes)):
-        further = _beyond(axes, best)
+        ends = (_beyond(axes, {n: table[n].tolist()[i] for n in axes}) for i in bests(table))
+        further = next(filter(None, ends), None)
         if further is None:
             break
         name, value = further
-        more = score_grid(zoo, method, {**axes, name: [value]}, autocast=True)
-        tried += points({**axes, name: [value]})
+        table = pd.concat([table, score({**axes, name: [value]})], ignore_index=True)
         axes[name] = sorted([*axes[name], value])
-        table = pd.concat([table, more], ignore_index=True)
-        best = tried[int(merits(zoo, table).argmax())]
-    return best, table
+    return table
 
 
 def _beyond(axes: Grid, best: Mapping[str, Any]) -> tuple[str, float] | None:

@@ -6,19 +6,21 @@ the merged features separates the two, and the pretrained model under such a hea
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mergebook.lab.comparison import choices, merge_zoo, merged_grid, points
+from mergebook.lab.comparison import choices, merge_zoo, merged_grid, points, records, widened
 from mergebook.lab.grids import GRIDS, Grid
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.models import Head
 from mergebook.suites.types import Zoo
-from mergelib.evaluation.loops import SplitName, has_bfloat16
+from mergelib.evaluation.loops import has_bfloat16
 from mergelib.evaluation.tasks import Split
 from mergelib.problems import calling
 from mergelib.statedict import StateDict
@@ -70,47 +72,55 @@ def ridge(features: Tensor, labels: Tensor, classes: int) -> tuple[nn.Linear, fl
 
 
 @torch.no_grad()
-def _features(zoo: Zoo, state: StateDict, task: str, split: SplitName) -> Labelled:
-    """Return a task's features, of length 1 each, and its labels."""
-    part: Split = getattr(zoo.suite.tasks[task], split)
+def _features(zoo: Zoo, state: StateDict, task: str, part: Split) -> Labelled:
+    """Return the features of a task's examples, of length 1 each, and their labels."""
     transform, device = zoo.suite.tasks[task].transform, next(zoo.model.parameters()).device
     with torch.autocast(device.type, torch.bfloat16, enabled=has_bfloat16(device)):
         rows = calling.features(zoo.model, state, part.inputs.to(device), transform=transform)
     return F.normalize(rows.float(), dim=1), part.labels.to(device)
 
 
-def _few(pair: Labelled, count: int) -> Labelled:
+def _few(inputs: Tensor, labels: Tensor, count: int) -> Labelled:
     """Return at most this many examples of each class, the first ones."""
-    features, labels = pair
     rank = (labels[:, None] == labels).tril(-1).sum(1)
-    return features[rank < count], labels[rank < count]
+    return inputs[rank < count], labels[rank < count]
 
 
 def _accuracy(head: nn.Module, pair: Labelled) -> float:
     return float((head(pair[0]).argmax(1) == pair[1]).double().mean())
 
 
-def _validated(zoo: Zoo, state: StateDict) -> tuple[float, float]:
+def _validated(zoo: Zoo, method: str, grid: Grid) -> pd.DataFrame:
     """Return mean accuracy on validation data under frozen heads and, left out, under new ones."""
-    frozen, fresh = [], []
-    for name, task in zoo.suite.tasks.items():
-        pair = _features(zoo, state, name, "validation")
-        frozen.append(_accuracy(zoo.heads[name], pair))
-        fresh.append(ridge(*pair, len(task.class_names))[1])
-    return sum(frozen) / len(frozen), sum(fresh) / len(fresh)
+    rows = points(grid)
+    for i, state in merged_grid(zoo, method, grid):
+        frozen, fresh = [], []
+        for name, task in zoo.suite.tasks.items():
+            pair = _features(zoo, state, name, task.validation)
+            frozen.append(_accuracy(zoo.heads[name], pair))
+            fresh.append(ridge(*pair, len(task.class_names))[1])
+        rows[i] |= {"frozen": sum(frozen) / len(frozen), "fresh": sum(fresh) / len(fresh)}
+    return pd.DataFrame(rows)
+
+
+def _bests(table: pd.DataFrame) -> list[int]:
+    return [int(table[column].argmax()) for column in ("frozen", "fresh")]
 
 
 def _judged(
-    zoo: Zoo, state: StateDict, tasks: Sequence[str], shots: Sequence[int]
+    zoo: Zoo, state: StateDict, tasks: Sequence[str], shots: Sequence[int], everything: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield the test accuracy of every task under every head, with the labels that it was given."""
     for name in tasks:
-        classes = len(zoo.suite.tasks[name].class_names)
-        train, validation, test = (
-            _features(zoo, state, name, split) for split in ("train", "validation", "test")
-        )
-        given = {"validation": validation, "all": train}
-        given |= {f"{count} per class": _few(train, count) for count in shots}
+        task = zoo.suite.tasks[name]
+        classes, of = len(task.class_names), partial(_features, zoo, state, name)
+        given = {"validation": of(task.validation)}
+        if shots or everything:
+            known = (task.train.inputs, task.train.labels)
+            train = of(Split(*(known if everything else _few(*known, max(shots)))))
+            given |= {"all": train} if everything else {}
+            given |= {f"{count} per class": _few(*train, count) for count in shots}
+        validation, test = given["validation"], of(task.test)
         heads: dict[str, tuple[nn.Module, int]] = {
             words: (ridge(*pair, classes)[0], len(pair[1])) for words, pair in given.items()
         }
@@ -124,36 +134,39 @@ def _judged(
 
 @study()
 def fresh_heads(
-    zoo: Zoo, *, grids: Mapping[str, Grid] = JUDGED, shots: Sequence[int] = (5, 20, 100)
+    zoo: Zoo,
+    *,
+    grids: Mapping[str, Grid] = JUDGED,
+    shots: Sequence[int] = (5, 20, 100),
+    everything: bool = True,
 ) -> Tables:
     """Merges, the pretrained model and the experts under frozen heads and under fitted ones.
 
     Each rule's hyperparameters are chosen twice on validation data: by accuracy under the frozen
-    heads, and by the leave-one-out accuracy of ridge heads (`ridge`) fitted there.
+    heads, and by the leave-one-out accuracy of ridge heads (`ridge`) fitted there. Grids that end
+    at a best point go on (`widened`).
 
     Returns:
         ``chosen`` (rows of ``method``, ``settings`` and ``by``: "frozen" or "fresh"),
         ``validation`` (rows of ``method``, the grid's columns, ``frozen`` and ``fresh``) and
         ``test``: rows of ``method``, ``by``, ``head``, ``task``, ``labels`` that the head was
         fitted to, and ``accuracy``. Heads are "frozen", "class means" and ridge heads: on the
-        "validation" labels, on "all" training labels, and on "5 per class" and so on of these.
+        "validation" labels, on "5 per class" and so on (``shots``) of the training labels, and with
+        ``everything`` on "all" of these.
     """
     searched, chosen, test = [], [], []
     candidates: list[tuple[str, str, StateDict]] = [("pretrained", "", zoo.pretrained)]
     for method, grid in grids.items():
-        scores = {i: _validated(zoo, state) for i, state in merged_grid(zoo, method, grid)}
-        searched += [
-            {"method": method, **point, "frozen": scores[i][0], "fresh": scores[i][1]}
-            for i, point in enumerate(points(grid))
-        ]
-        for column, by in enumerate(("frozen", "fresh")):
-            best = points(grid)[max(scores, key=lambda i: scores[i][column])]
+        table = widened(grid, partial(_validated, zoo, method), _bests)
+        searched += records(table.assign(method=method))
+        for place, by in zip(_bests(table), ("frozen", "fresh"), strict=True):
+            best = {name: table[name].tolist()[place] for name in grid}
             chosen += choices({method: best}, by=by)
             candidates.append((method, by, merge_zoo(method, zoo, **best)))
     for method, by, state in candidates:
-        rows = _judged(zoo, state, list(zoo.suite.tasks), shots)
+        rows = _judged(zoo, state, list(zoo.suite.tasks), shots, everything)
         test += [{"method": method, "by": by, **row} for row in rows]
     for name, state in zoo.experts.items():
-        rows = _judged(zoo, state, [name], shots)
+        rows = _judged(zoo, state, [name], shots, everything)
         test += [{"method": "individual", "by": "", **row} for row in rows]
     return {"chosen": chosen, "validation": searched, "test": test}
