@@ -5,26 +5,35 @@ features are worse, or only because they no longer fit that head. A head that is
 the merged features separates the two, and the pretrained model under such a head is the control.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pandas as pd
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
-from mergebook.lab.comparison import choices, merge_zoo, merged_grid, points, records, widened
+from mergebook.lab.comparison import (
+    adapted,
+    choices,
+    distance,
+    examples_of,
+    first,
+    merge_zoo,
+    merged_grid,
+    points,
+    records,
+    widened,
+)
+from mergebook.lab.experts import train_experts
 from mergebook.lab.grids import GRIDS, Grid
+from mergebook.lab.heads import accuracy_of, features_of, judged_under_heads, ridge
 from mergebook.lab.results import Tables
-from mergebook.lab.runner import study
-from mergebook.suites.models import Head
+from mergebook.lab.runner import beginning_of, study
+from mergebook.suites.training import checkpoints
 from mergebook.suites.types import Zoo
-from mergelib.evaluation.loops import has_bfloat16
-from mergelib.evaluation.tasks import Split
-from mergelib.problems import calling
 from mergelib.statedict import StateDict
 
+States = dict[tuple[str, str], StateDict]  # by method and what its settings were chosen by
 SCALES = [0.5, 0.7, 1.0, 1.4, 2.0]
 JUDGED: dict[str, Grid] = {
     "average": {},
@@ -34,60 +43,6 @@ JUDGED: dict[str, Grid] = {
     "cart": {"rank_ratio": [0.04, 0.08, 0.16, 0.32], "scale": [1.0, 1.5, 2.2, 3.2]},
     **{name: {"scale": SCALES} for name in ("tsv", "iso_c", "iso_cts")},
 }
-PENALTIES = tuple(10.0**power for power in range(-4, 3))
-Labelled = tuple[Tensor, Tensor]  # features (N, width) and labels (N)
-
-
-def ridge(features: Tensor, labels: Tensor, classes: int) -> tuple[nn.Linear, float]:
-    """Fit a linear classifier to one-hot labels by ridge regression with an intercept.
-
-    The penalty is the one of `PENALTIES`, in units of the mean squared singular value, that has the
-    highest leave-one-out accuracy, and the largest of several.
-
-    Args:
-        features: ``(N, width)``.
-        labels: ``(N)``, from 0 to ``classes`` - 1.
-        classes: number of classes.
-
-    Returns:
-        The classifier and its leave-one-out accuracy (0..1).
-    """
-    targets = F.one_hot(labels, classes).double()
-    centre, mean = features.double().mean(0), targets.mean(0)
-    u, s, vh = torch.linalg.svd(features.double() - centre, full_matrices=False)
-    projected, best = u.T @ (targets - mean), (-1.0, torch.zeros(0))
-    for penalty in sorted(PENALTIES, reverse=True):
-        inverse = s / (s.square() + penalty * s.square().mean())
-        fitted = mean + u @ ((inverse * s)[:, None] * projected)
-        leverage = u.square() @ (inverse * s) + 1 / len(u)
-        left_out = targets - (targets - fitted) / (1 - leverage)[:, None]
-        accuracy = (left_out.argmax(1) == labels).double().mean().item()
-        best = max(best, (accuracy, inverse), key=lambda pair: pair[0])
-    head = nn.Linear(features.shape[1], classes).to(features)
-    head.requires_grad_(False)
-    weight = (vh.T @ (best[1][:, None] * projected)).T
-    head.weight.copy_(weight)
-    head.bias.copy_(mean - weight @ centre)
-    return head, best[0]
-
-
-@torch.no_grad()
-def _features(zoo: Zoo, state: StateDict, task: str, part: Split) -> Labelled:
-    """Return the features of a task's examples, of length 1 each, and their labels."""
-    transform, device = zoo.suite.tasks[task].transform, next(zoo.model.parameters()).device
-    with torch.autocast(device.type, torch.bfloat16, enabled=has_bfloat16(device)):
-        rows = calling.features(zoo.model, state, part.inputs.to(device), transform=transform)
-    return F.normalize(rows.float(), dim=1), part.labels.to(device)
-
-
-def _few(inputs: Tensor, labels: Tensor, count: int) -> Labelled:
-    """Return at most this many examples of each class, the first ones."""
-    rank = (labels[:, None] == labels).tril(-1).sum(1)
-    return inputs[rank < count], labels[rank < count]
-
-
-def _accuracy(head: nn.Module, pair: Labelled) -> float:
-    return float((head(pair[0]).argmax(1) == pair[1]).double().mean())
 
 
 def _validated(zoo: Zoo, method: str, grid: Grid) -> pd.DataFrame:
@@ -96,8 +51,8 @@ def _validated(zoo: Zoo, method: str, grid: Grid) -> pd.DataFrame:
     for i, state in merged_grid(zoo, method, grid):
         frozen, fresh = [], []
         for name, task in zoo.suite.tasks.items():
-            pair = _features(zoo, state, name, task.validation)
-            frozen.append(_accuracy(zoo.heads[name], pair))
+            pair = features_of(zoo, state, name, task.validation)
+            frozen.append(accuracy_of(zoo.heads[name], pair))
             fresh.append(ridge(*pair, len(task.class_names))[1])
         rows[i] |= {"frozen": sum(frozen) / len(frozen), "fresh": sum(fresh) / len(fresh)}
     return pd.DataFrame(rows)
@@ -107,29 +62,18 @@ def _bests(table: pd.DataFrame) -> list[int]:
     return [int(table[column].argmax()) for column in ("frozen", "fresh")]
 
 
-def _judged(
-    zoo: Zoo, state: StateDict, tasks: Sequence[str], shots: Sequence[int], everything: bool
-) -> Iterator[dict[str, Any]]:
-    """Yield the test accuracy of every task under every head, with the labels that it was given."""
-    for name in tasks:
-        task = zoo.suite.tasks[name]
-        classes, of = len(task.class_names), partial(_features, zoo, state, name)
-        given = {"validation": of(task.validation)}
-        if shots or everything:
-            known = (task.train.inputs, task.train.labels)
-            train = of(Split(*(known if everything else _few(*known, max(shots)))))
-            given |= {"all": train} if everything else {}
-            given |= {f"{count} per class": _few(*train, count) for count in shots}
-        validation, test = given["validation"], of(task.test)
-        heads: dict[str, tuple[nn.Module, int]] = {
-            words: (ridge(*pair, classes)[0], len(pair[1])) for words, pair in given.items()
-        }
-        sums = torch.zeros(classes, test[0].shape[1]).to(test[0])
-        means = Head(sums.index_add_(0, validation[1], validation[0]))
-        heads |= {"class means": (means, len(validation[1])), "frozen": (zoo.heads[name], 0)}
-        for words, (head, labels) in heads.items():
-            accuracy = _accuracy(head, test)
-            yield {"task": name, "head": words, "labels": labels, "accuracy": accuracy}
+def _chosen(zoo: Zoo, grids: Mapping[str, Grid]) -> tuple[Tables, States]:
+    """Return what `fresh_heads` chose, and the pretrained model and the merges."""
+    tables: Tables = {"chosen": [], "validation": []}
+    states: States = {("pretrained", ""): zoo.pretrained}
+    for method, grid in grids.items():
+        table = widened(grid, partial(_validated, zoo, method), _bests)
+        tables["validation"] += records(table.assign(method=method))
+        for place, by in zip(_bests(table), ("frozen", "fresh"), strict=True):
+            best = {name: table[name].tolist()[place] for name in grid}
+            tables["chosen"] += choices({method: best}, by=by)
+            states[method, by] = merge_zoo(method, zoo, **best)
+    return tables, states
 
 
 @study()
@@ -154,19 +98,98 @@ def fresh_heads(
         "validation" labels, on "5 per class" and so on (``shots``) of the training labels, and with
         ``everything`` on "all" of these.
     """
-    searched, chosen, test = [], [], []
-    candidates: list[tuple[str, str, StateDict]] = [("pretrained", "", zoo.pretrained)]
-    for method, grid in grids.items():
-        table = widened(grid, partial(_validated, zoo, method), _bests)
-        searched += records(table.assign(method=method))
-        for place, by in zip(_bests(table), ("frozen", "fresh"), strict=True):
-            best = {name: table[name].tolist()[place] for name in grid}
-            chosen += choices({method: best}, by=by)
-            candidates.append((method, by, merge_zoo(method, zoo, **best)))
-    for method, by, state in candidates:
-        rows = _judged(zoo, state, list(zoo.suite.tasks), shots, everything)
-        test += [{"method": method, "by": by, **row} for row in rows]
-    for name, state in zoo.experts.items():
-        rows = _judged(zoo, state, [name], shots, everything)
-        test += [{"method": "individual", "by": "", **row} for row in rows]
-    return {"chosen": chosen, "validation": searched, "test": test}
+    tables, states = _chosen(zoo, grids)
+    tables["test"] = [
+        {"method": method, "by": by, **row}
+        for (method, by), state in states.items()
+        for row in judged_under_heads(zoo, state, shots=shots, everything=everything)
+    ] + [
+        {"method": "individual", "by": "", **row}
+        for name, state in zoo.experts.items()
+        for row in judged_under_heads(zoo, state, [name], shots, everything)
+    ]
+    return tables
+
+
+@study(load=beginning_of)
+def training_length(
+    zoo: Zoo,
+    *,
+    steps: Sequence[int] = (25, 50, 100, 200, 400, 800, 1600),
+    learning_rate: float = 4e-4,  # of Adam, constant, without decay
+    batch_size: int = 32,
+    share: float = 1.0,  # of the training rows, from the first on
+    methods: Sequence[str] = ("average", "task_arithmetic", "cart"),
+) -> Tables:
+    """`fresh_heads` of experts after several numbers of steps.
+
+    Returns:
+        The tables of `fresh_heads` with ``steps``, and ``experts``: rows of ``steps``, ``task``,
+        and the expert's ``distance`` from the pretrained model.
+    """
+    sizes = {name: max(1, round(share * len(t.train))) for name, t in zoo.suite.tasks.items()}
+    training: dict[str, Any] = {"learning_rate": learning_rate, "batch_size": batch_size}
+    part = replace(zoo, suite=first(zoo.suite, train=sizes))
+    kept = train_experts(part, checkpoints, steps=steps, optimiser="adam", **training)
+    tables: Tables = {"experts": []}
+    for count in steps:
+        experts = {name: states[count] for name, states in kept.items()}
+        made = replace(part, experts=experts)
+        grids = {name: JUDGED[name] for name in methods}
+        for table, rows in fresh_heads(made, grids=grids, shots=(), everything=False).items():
+            tables.setdefault(table, []).extend({"steps": count, **row} for row in rows)
+        for name, state in experts.items():
+            row = {"task": name, "distance": distance(zoo, state)}
+            tables["experts"].append({"steps": count, **row})
+    return tables
+
+
+@study()
+def label_budget(
+    zoo: Zoo,
+    *,
+    budgets: Sequence[int] = (5, 20, 100, 500, 0),
+    tuned: int = 500,
+    steps: int = 200,
+    grid: Grid = JUDGED["cart"],
+) -> Tables:
+    """What to do with a number of labelled training examples of each task; 0 stands for all.
+
+    They choose CART's hyperparameters under frozen heads, or under heads that are fitted to them,
+    as in `fresh_heads`, at most ``tuned`` of them; TSV keeps its default. They also train the
+    coefficients of CART's task vectors, and one model on all tasks, for so many steps.
+
+    Returns:
+        ``chosen`` and ``test`` of `fresh_heads`, with ``budget``.
+    """
+    tables: Tables = {"chosen": [], "test": []}
+    grids: dict[str, Grid] = {"tsv": {}, "cart": grid}
+    for budget in budgets:
+        part = _labelled(zoo, budget or None)
+        found, states = _chosen(_labelled(zoo, min(budget or tuned, tuned)), grids)
+        tables["chosen"] += [{"budget": budget, **row} for row in found["chosen"]]
+        (best,) = (
+            row["settings"]
+            for row in found["chosen"]
+            if (row["method"], row["by"]) == ("cart", "frozen")
+        )
+        learned = {"base": "cart", "init": best["scale"], "rank_ratio": best["rank_ratio"]}
+        learned |= {"loss": "cross_entropy", "learning_rate": 1e-2}
+        data = examples_of(part, None, "validation")
+        for name, options in {"adamerging": learned, "multitask": {}}.items():
+            states[name, ""] = adapted(part, name, data, steps=steps, **options).state
+        tables["test"] += [
+            {"budget": budget, "method": method, "by": by, **row}
+            for (method, by), state in states.items()
+            for row in judged_under_heads(part, state)
+        ]
+    return tables
+
+
+def _labelled(zoo: Zoo, count: int | None) -> Zoo:
+    """The zoo whose validation data are the first training examples of each task, or all."""
+    tasks = {
+        name: replace(task, validation=task.train if count is None else task.train.first(count))
+        for name, task in zoo.suite.tasks.items()
+    }
+    return replace(zoo, suite=replace(zoo.suite, tasks=tasks))

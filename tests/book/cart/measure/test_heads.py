@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from sklearn.linear_model import Ridge
 
-from mergebook.cart.measure import heads
+from mergebook.cart.measure.heads import fresh_heads, label_budget, training_length
+from mergebook.lab import heads
 from mergebook.lab.comparison import merge_zoo
 from mergebook.suites.types import Zoo
 from mergelib.evaluation.loops import evaluate
@@ -48,7 +49,7 @@ def test_the_penalty_has_the_best_accuracy_left_out(monkeypatch: pytest.MonkeyPa
 
 def test_every_candidate_is_judged_under_every_head(tiny_zoo: Zoo) -> None:
     grids = {"average": {}, "task_arithmetic": {"scale": [0.1, 0.5, 2.0]}}
-    tables = heads.fresh_heads(tiny_zoo, grids=grids, shots=(1, 2))
+    tables = fresh_heads(tiny_zoo, grids=grids, shots=(1, 2))
     names = {"frozen", "class means", "validation", "all", "1 per class", "2 per class"}
     test, tasks = tables["test"], list(tiny_zoo.suite.tasks)
     assert {row["head"] for row in test} == names
@@ -73,3 +74,46 @@ def test_every_candidate_is_judged_under_every_head(tiny_zoo: Zoo) -> None:
         most = {"frozen": 0, "validation": len(task.validation), "all": len(task.train)}
         most |= {"class means": len(task.validation), "1 per class": len(task.class_names)}
         assert row["labels"] == most.get(row["head"], row["labels"])
+
+
+def test_longer_training_is_judged_at_every_checkpoint(tiny_zoo: Zoo) -> None:
+    methods = ("average", "task_arithmetic")
+    tables = training_length(tiny_zoo, steps=(1, 4), methods=methods, share=0.5)
+    far = dict.fromkeys((1, 4), 0.0)
+    for row in tables["experts"]:
+        far[row["steps"]] += row["distance"]
+    assert 0 < far[1] < far[4]
+    assert {(row["steps"], row["method"]) for row in tables["test"]} == {
+        (count, method) for count in (1, 4) for method in ("pretrained", "individual", *methods)
+    }
+    own = [
+        [
+            row["accuracy"]
+            for row in tables["test"]
+            if row["steps"] == count and row["method"] == "pretrained"
+        ]
+        for count in (1, 4)
+    ]
+    assert own[0] == own[1], "the pretrained model is the same after any number of steps"
+
+
+def test_a_budget_is_all_that_is_seen(tiny_zoo: Zoo) -> None:
+    tables = label_budget(
+        tiny_zoo, budgets=(6, 0), steps=2, grid={"rank_ratio": [0.5], "scale": [1.0, 2.0]}
+    )
+    labels = {
+        (row["budget"], row["task"]): row["labels"]
+        for row in tables["test"]
+        if row["head"] == "validation"
+    }
+    for name, task in tiny_zoo.suite.tasks.items():
+        assert labels[6, name] == 6
+        assert labels[0, name] == len(task.train)
+    names = {row["method"] for row in tables["test"]}
+    assert names == {"pretrained", "tsv", "cart", "adamerging", "multitask"}
+    frozen = {
+        (row["budget"], row["task"]): row["accuracy"]
+        for row in tables["test"]
+        if row["method"] == "pretrained" and row["head"] == "frozen"
+    }
+    assert all(frozen[6, name] == frozen[0, name] for name in tiny_zoo.suite.tasks)
