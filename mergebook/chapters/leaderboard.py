@@ -37,9 +37,15 @@ DATA = {
     **dict.fromkeys(("surgery", "surgery+cart"), UNLABELLED),
     **dict.fromkeys(("greedy_soup", "multitask", "frank_wolfe", "frank_wolfe+cart"), LABELLED),
 }
+# Models under heads that are fitted to the validation labels, for which settings are chosen too.
+FITTED = {
+    name: f"{name}, fitted heads" for name in ("pretrained", "task_arithmetic", "cart", "tsv")
+}
+DATA |= dict.fromkeys(FITTED.values(), LABELLED)
 # Methods that must know the task of each input when the merged model is used.
 TASK_KNOWN = ("surgery", "surgery+cart", *COMPRESSED.values())
 PARTS = ("baselines", "baselines-others", "procedures", "procedures-others", "compression")
+PARTS += ("fresh_heads",)
 # The variants of procedures that stand for them, as the results name them.
 _SHOWN = {
     **{name: name for name in (*REFERENCES, *DATA)},
@@ -55,6 +61,7 @@ _LABELS = {
     "surgery+cart": "Surgery on CART",
     "frank_wolfe": "Frank-Wolfe",
     "frank_wolfe+cart": "Frank-Wolfe from CART",
+    **{text: f"{label(name)}, fitted heads" for name, text in FITTED.items()},
 }
 
 
@@ -92,6 +99,10 @@ def _tested(suite: str, part: str) -> pd.DataFrame:
         table = compressed(suite)
         return table[~table["method"].isin(_LEFT_OUT)]
     table = load_table(f"{suite}-{part}")
+    if part == "fresh_heads":
+        fitted = table[(table["head"] == "validation") & (table["by"] != "frozen")]
+        alone = table[(table["head"] == "frozen") & (table["method"] == "individual")]
+        table = pd.concat([fitted.assign(method=fitted["method"].map(FITTED)), alone])
     if part.startswith("procedures"):
         table["method"] = table["method"].map(_SHOWN)
     return table.dropna(subset=["method"])
@@ -155,7 +166,8 @@ def _spent(suite: str, method: str) -> tuple[int, float]:
             given = tasks * int(examples) if DATA[method] == LABELLED else 0
             return given + validation * method.endswith("+cart"), float(own["seconds"].mean())
     chosen = load_table(f"{suite}-baselines", "chosen")["settings"].iloc[0]
-    return validation * bool(chosen.get(method)), math.nan
+    labelled = bool(chosen.get(method)) or method in FITTED.values()
+    return validation * labelled, math.nan
 
 
 def board() -> str:
