@@ -176,10 +176,10 @@ gaps = {
 }
 
 # %% [markdown]
-# Both must vanish up to rounding, while half the rank, or a third expert, must leave something. The next cell fails if
-# not.
+# Both must vanish up to rounding, while half the rank, or a third expert, must leave something. The
+# check passes:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 first_three = dict(list(zoo.experts.items())[:3])
 three = ml.merge("cart", first_three, rank_ratio=0.08)
 moved = largest_gap(three, ml.merge("average", first_three))
@@ -247,10 +247,10 @@ plt.show()
 # Both centred curves leave the average, rise well above it, and return to it. With the larger scale
 # the first step goes down instead: a few directions at twice their length overshoot. So scale and
 # rank trade off against each other, and the best rank is not a property of the experts alone. The
-# uncentred curve has no hump: every direction it is given helps a little or does nothing. The
-# code reads the numbers off:
+# uncentred curve has no hump: every direction it is given helps a little or does nothing. In
+# numbers:
 
-# %%
+# %% tags=["hide-input"]
 peak = max(bell["centred, scale 2"])
 ends = (bell["centred, scale 2"][0], bell["centred, scale 2"][-1])
 print(f"average {100 * ends[0]:.1f} %, top of the bell {100 * peak:.1f} %")
@@ -300,7 +300,7 @@ ax.set(xlabel="rank kept, % of the full rank", ylabel="share", ylim=(0, 1.05), x
 ax.legend(loc="center right")
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 k = round(0.08 * len(energy))
 print(f"At 8 % of the rank: energy {energy[k - 1]:.0%}, left after cancelling {cancel[k - 1]:.0%}")
 
@@ -429,7 +429,7 @@ ax.set(xlabel="row-space interference, I", ylabel="task interference", yscale="l
 ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 overlap, interference, *_ = points[-1]
 print(f"orthogonal row spaces: I = {overlap:.2f}, and yet L = {interference:.2f}")
 
@@ -540,7 +540,7 @@ ax.set(xlabel="error of the layers' outputs, e(M)", ylabel="mean test accuracy, 
 ax.legend(loc="upper right")
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 best = ratios[bell["centred, scale 2"].index(peak)]
 for text, name in (
     ("the average", ("centred, scale 1", 0.0)),

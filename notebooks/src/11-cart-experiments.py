@@ -56,18 +56,14 @@ DEVICE = "cpu"
 # Every accuracy is measured with the task's own **frozen head**, as in the paper. How much of a lead remains when the
 # heads are refitted on the labels that were spent on the settings has not been measured in this book.
 
-# %%
+# %% tags=["remove-cell"]
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import torch
 
-import mergelib as ml
-from mergebook import load_suite, load_zoo, plots
+from mergebook import plots
 from mergebook.cart import read as cart
 from mergebook.cart.paper import EXPERTS, LADDER, TABLE
-from mergebook.lab.comparison import merge_zoo
-from mergebook.lab.plane import Plane
 from mergebook.lab.results import load_result, load_table
 from mergebook.lab.statistics import both_intervals, over_seeds, paired, written, written_both
 from mergebook.plots import colour, contours, curve, forest, heat_map, label, rank_axis
@@ -79,7 +75,7 @@ plots.use_style()
 #
 # The paper's Table 1, as shares of what the tasks' own experts reach:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Merged over individual accuracy with eight tasks, 95 % intervals over seeds. Crosses: CLIP ViT-B/32 in the paper's Table 1, on other tasks.", "name": "fig-cart-ladder"}, "image": {"alt": "Bars for three networks. On each the pretrained model is lowest, then the average; task arithmetic, TIES and Consensus are close together, and CART, TSV and Iso-C stand a step above them. On the two networks for pictures merges end between 55 and 77 percent, well left of the paper's crosses; on MiniLM they end between 82 and 96 percent, and CART's ends at the paper's cross."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Merged over individual accuracy with eight tasks, 95 % intervals over seeds. Crosses: CLIP ViT-B/32 in the paper's Table 1, on other tasks.", "name": "fig-cart-ladder"}, "image": {"alt": "Bars for three networks. On each the pretrained model is lowest, then the average; task arithmetic, TIES and Consensus are close together, and CART, TSV and Iso-C stand a step above them. On the two networks for pictures merges end between 55 and 77 percent, well left of the paper's crosses; on MiniLM they end between 82 and 96 percent, and CART's ends at the paper's cross."}}
 paper = dict(zip(LADDER, 100 * np.array(TABLE["vision8"]) / EXPERTS))
 fig, axes = plt.subplots(1, 3, figsize=(10, 4.2), sharey=True, sharex=True)
 for ax, (name, suite) in zip(axes, cart.SUITES.items()):
@@ -97,7 +93,7 @@ plt.show()
 # directions: CART, and TSV {cite}`gargiulo2025task` and Iso-C {cite}`marczak2025task`, which the paper does
 # not have. CART's lead in points of accuracy under frozen heads, with 95 % intervals over seeds and tasks:
 
-# %%
+# %% tags=["remove-input"]
 cart.written_leads(cart.SUITES)
 
 # %% tags=["remove-cell"]
@@ -127,7 +123,7 @@ for name in ("EfficientNet-Lite0", "MiniLM"):
 #
 # How much is kept differs more between networks than between methods.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Merged over individual accuracy against the network's parameters, eight tasks, means over seeds: 0.4 and 1.4 million on small pictures, 3.4 million on the same pictures enlarged, 22.6 million on sentences.", "name": "fig-cart-sizes"}, "image": {"alt": "Eight lines over four networks, the lowest that of the pretrained model. They rise from 0.4 to 1.4 million parameters, fall for most methods at 3.4 million, and are far higher at 22.6 million. CART, TSV and Iso-C are above the other four at every size; the spread between methods is smallest at the largest network."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Merged over individual accuracy against the network's parameters, eight tasks, means over seeds: 0.4 and 1.4 million on small pictures, 3.4 million on the same pictures enlarged, 22.6 million on sentences.", "name": "fig-cart-sizes"}, "image": {"alt": "Eight lines over four networks, the lowest that of the pretrained model. They rise from 0.4 to 1.4 million parameters, fall for most methods at 3.4 million, and are far higher at 22.6 million. CART, TSV and Iso-C are above the other four at every size; the spread between methods is smallest at the largest network."}}
 fig, ax = plt.subplots(figsize=(7.2, 4.6))
 files = {0.4: "vision8-baselines-vit_small", 1.4: "vision8-baselines"}
 files |= {3.4: "imagenet8-baselines", 22.6: "sentences8-baselines"}
@@ -139,7 +135,7 @@ ax.set_xticks(list(files), [f"{size:g}" for size in files])
 ax.legend(ncols=2, fontsize=10)
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input"]
 from mergebook.lab.statistics import interval, plus_minus
 
 rows = {}
@@ -172,7 +168,7 @@ pd.DataFrame(rows)
 # Is it pretraining or the network? The same EfficientNet on the pictures as they are, of 32 pixels: once from ImageNet's
 # weights, and once pretrained as our own network was, on the same sets for half of the epochs.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy on the same eight sets of pictures at 32 pixels after two ways of pretraining; 95 % intervals over seeds (three; five for our network).", "name": "fig-cart-pretraining"}, "image": {"alt": "Three sets of points in eight rows. EfficientNet after ImageNet rises from 29 percent untouched to 45 with CART, its experts reach 70. After our pretraining it stays at 30 to 33 whatever the method, and its experts reach 47. Our own network rises from 45 to above 60, its experts reach 80."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Accuracy on the same eight sets of pictures at 32 pixels after two ways of pretraining; 95 % intervals over seeds (three; five for our network).", "name": "fig-cart-pretraining"}, "image": {"alt": "Three sets of points in eight rows. EfficientNet after ImageNet rises from 29 percent untouched to 45 with CART, its experts reach 70. After our pretraining it stays at 30 to 33 whatever the method, and its experts reach 47. Our own network rises from 45 to above 60, its experts reach 80."}}
 kinds = ("pretrained", "average", "task_arithmetic", "ties", "iso_c", "tsv", "cart", "individual")
 fig, ax = plt.subplots(figsize=(7.6, 4.4))
 files = {
@@ -197,7 +193,7 @@ plt.show()
 # EfficientNet's experts keep ImageNet's statistics of BatchNorm. Measuring these anew after merging, on pictures of all
 # tasks, does not repair the merge but spoils it, since no expert was fine-tuned under others. Points gained:
 
-# %%
+# %% tags=["remove-input"]
 table = load_table("imagenet8-batch_norm").query("method != 'individual'")
 methods = table["method"].unique()
 table["method"] += " " + table["statistics"]
@@ -209,7 +205,7 @@ written_both(100 * both_intervals(table, pairs))
 #
 # The paper has 14 and 20 tasks, too.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Merged over individual accuracy with 8, 14 and 20 tasks; 95 % intervals over five seeds (our network) and three.", "name": "fig-cart-more"}, "image": {"alt": "Two panels. On our network CART, TSV and Iso-C fall together from 76 to 72 percent, and entry-wise methods from 68 to 66. On EfficientNet the entry-wise methods stay below 60, CART falls slowly from 75 to 72 percent, and TSV and Iso-C fall faster, to 67. The pretrained model rises in both."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Merged over individual accuracy with 8, 14 and 20 tasks; 95 % intervals over five seeds (our network) and three.", "name": "fig-cart-more"}, "image": {"alt": "Two panels. On our network CART, TSV and Iso-C fall together from 76 to 72 percent, and entry-wise methods from 68 to 66. On EfficientNet the entry-wise methods stay below 60, CART falls slowly from 75 to 72 percent, and TSV and Iso-C fall faster, to 67. The pretrained model rises in both."}}
 fig, axes = plt.subplots(1, 2, figsize=(9.6, 4.2), sharey=True)
 for ax, (name, family) in zip(axes, (("our ViT", "vision"), ("EfficientNet-Lite0", "imagenet"))):
     parts = {count: cart.normalised(f"{family}{count}-baselines") for count in (8, 14, 20)}
@@ -226,7 +222,7 @@ plt.show()
 # CART keeps its lead over the entry-wise methods, six points of share on our network and about fifteen on EfficientNet, where
 # it also leaves TSV and Iso-C behind as tasks become more. Its lead there, in points of accuracy:
 
-# %%
+# %% tags=["remove-input"]
 cart.written_leads({f"{count} tasks": f"imagenet{count}" for count in (8, 14, 20)})
 
 # %% tags=["remove-cell"]
@@ -237,7 +233,7 @@ for count in (14, 20):
 # For its Figure 7 the paper draws random subsets of 20 tasks; these are five for each of five seeds, with its
 # appendix D's grids searched for every subset:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Normalised accuracy (merged over individual) against the number of merged tasks: means over random subsets and five seeds, with standard errors. Dotted: the pretrained model.", "name": "fig-cart-counts"}, "image": {"alt": "All curves fall towards the dotted line of the pretrained model from 4 to 20 tasks. Both curves of CART are above the others from four tasks on; the one with its scale searched is highest, and meets the one at scale 1 at 20 tasks. Task arithmetic, whose scale is capped, is far below the average at two tasks."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Normalised accuracy (merged over individual) against the number of merged tasks: means over random subsets and five seeds, with standard errors. Dotted: the pretrained model.", "name": "fig-cart-counts"}, "image": {"alt": "All curves fall towards the dotted line of the pretrained model from 4 to 20 tasks. Both curves of CART are above the others from four tasks on; the one with its scale searched is highest, and meets the one at scale 1 at 20 tasks. Task arithmetic, whose scale is capped, is far below the average at two tasks."}}
 counts = load_table("vision20-task_counts")
 kinds = {"cart": ("-", "CART, scale 1"), "cart, scale searched": ("--", "CART, scale searched")}
 fig, ax = plt.subplots(figsize=(7.2, 4.6))
@@ -263,7 +259,7 @@ plt.show()
 #
 # Figure 1 of the paper is the bell: accuracy against the kept rank $k$, at scale $\lambda = 1$. Ours adds the scale.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy against the kept rank on eight vision tasks, five seeds (bands: 95 % intervals). Centred vectors at three scales, uncentred ones at task arithmetic's usual scale.", "name": "fig-cart-bells"}, "image": {"alt": "Three bell-shaped curves of CART start and end at the level of the average. At scale 1 the peak is at 8 percent of the rank, at scale 2 near 12 percent, at scale 3 near 16 percent and highest, where a small rank falls far below the average. The uncentred curve rises and flattens without a peak, below all three peaks."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Accuracy against the kept rank on eight vision tasks, five seeds (bands: 95 % intervals). Centred vectors at three scales, uncentred ones at task arithmetic's usual scale.", "name": "fig-cart-bells"}, "image": {"alt": "Three bell-shaped curves of CART start and end at the level of the average. At scale 1 the peak is at 8 percent of the rank, at scale 2 near 12 percent, at scale 3 near 16 percent and highest, where a small rank falls far below the average. The uncentred curve rises and flattens without a peak, below all three peaks."}}
 curves = load_table("vision8-ranks")
 curves = curves.assign(rank=100 * curves["rank_ratio"], accuracy=100 * curves["accuracy"])
 shades = {1.0: plots.SAND, 2.0: plots.TAN, 3.0: plots.RUST}
@@ -283,7 +279,7 @@ plt.show()
 # At scale 1 the peak lies at 8 %, where the paper puts it. But it *moves* with the scale, and is
 # higher each time. On the pretrained networks:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "CART's mean test accuracy over rank and scale with eight tasks, means over three seeds. Frame: the best cell.", "name": "fig-cart-planes"}, "image": {"alt": "Two heat maps of six ranks and six scales. In both a bright ridge runs from small rank and small scale to large rank and large scale, and falls off steeply below it, towards small ranks at large scales. The best cell lies on the ridge, at a larger rank or scale than 8 percent and scale 1."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "CART's mean test accuracy over rank and scale with eight tasks, means over three seeds. Frame: the best cell.", "name": "fig-cart-planes"}, "image": {"alt": "Two heat maps of six ranks and six scales. In both a bright ridge runs from small rank and small scale to large rank and large scale, and falls off steeply below it, towards small ranks at large scales. The best cell lies on the ridge, at a larger rank or scale than 8 percent and scale 1."}}
 fig, axes = plt.subplots(2, 1, figsize=(7.6, 7.4))
 for ax, (name, suite) in zip(axes, cart.PRETRAINED.items()):
     wide = cart.plane(suite).rename(index="{:.0%}".format, columns="{:g}".format)
@@ -300,7 +296,7 @@ plt.show()
 # $\lambda = 1$, and even there MiniLM is best at a smaller rank. Where the plane is highest with four tasks, drawn
 # anew for each seed, and with all eight:
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input"]
 rows = {}
 for name, suite in cart.PRETRAINED.items():
     for count, part in ((4, "-4"), (8, "")):
@@ -319,7 +315,7 @@ pd.DataFrame.from_dict(rows, orient="index")
 # With half of the tasks the best cell lies at a smaller rank on both networks: rank, scale and number of tasks are
 # one choice and not three. On our network, validation hardly ever chooses 8 %:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["remove-input", "nbval-check-output"]
 files = [f"vision{count}-baselines{net}" for count in (8, 14, 20) for net in ("", "-vit_small")]
 chosen = pd.concat([load_table(file, "chosen")["settings"] for file in files])
 counts = chosen.map(lambda settings: settings["cart"]["rank_ratio"]).value_counts().sort_index()
@@ -338,7 +334,7 @@ for ratio, count in counts.items():
 # the paper does not say. Its Figure 3 has $I$ *rising* with $k$, its Figures 2 and 8 have it lower for centred
 # vectors everywhere.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: row-space interference of centred vectors on our network, with the reconstruction error. Middle and right: by how much it is higher than that of uncentred ones, for both norms; means over layers (bands: where nine of ten layers lie). Eight tasks; five seeds, and three on the real networks.", "name": "fig-cart-interference"}, "image": {"alt": "Left: with the norm over the kept values the interference falls with the rank; with the norm over all values it rises, while the reconstruction error falls. Middle: the lines of all three networks lie above zero everywhere. Right: they begin below zero at one percent of the rank and cross it at two to sixteen percent."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Left: row-space interference of centred vectors on our network, with the reconstruction error. Middle and right: by how much it is higher than that of uncentred ones, for both norms; means over layers (bands: where nine of ten layers lie). Eight tasks; five seeds, and three on the real networks.", "name": "fig-cart-interference"}, "image": {"alt": "Left: with the norm over the kept values the interference falls with the rank; with the norm over all values it rises, while the reconstruction error falls. Middle: the lines of all three networks lie above zero everywhere. Right: they begin below zero at one percent of the rank and cross it at two to sixteen percent."}}
 spectra = load_table("vision8-interference", "curves").query("centred and rank_ratio > 0")
 norms = {"interference": (plots.RUST, "kept"), "interference_all": (plots.TAN, "all")}
 error = spectra.groupby("rank_ratio")["reconstruction"].mean()
@@ -367,7 +363,7 @@ plt.show()
 # Neither norm gives the paper's picture, lower in every layer at every rank, on any of these networks. In how many per
 # cent of the layers is the interference of centred vectors lower?
 
-# %%
+# %% tags=["remove-input"]
 norms_of = {"norm over kept": "interference", "norm over all": "interference_all"}
 measured = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 1.0]
 shares = {
@@ -396,6 +392,8 @@ assert (over_all[1.0] < 25).all()
 # $(\tilde\Sigma_i \tilde V_i)^\top (\tilde\Sigma_j \tilde V_j)$, Eq. 5 does not see directions at all:
 
 # %% tags=["nbval-check-output"]
+import torch
+
 sigma, rows = torch.diag(torch.tensor([0.8, 0.6])), torch.eye(4)
 for text, first, second in (("same", rows[:2], rows[:2]), ("orthogonal", rows[:2], rows[2:])):
     literal = torch.linalg.matrix_norm((sigma @ first).T @ (sigma @ second)).item()
@@ -417,7 +415,7 @@ for text, first, second in (("same", rows[:2], rows[:2]), ("orthogonal", rows[:2
 # predictions, and the **distance** from the average in weight space.
 
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 from mergebook.lab.statistics import crossed
 
 
@@ -443,7 +441,7 @@ def ordered(suite):
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Spearman's correlation with test accuracy over CART's plane of rank and scale, per task; signs such that 1 is a perfect guide. Filled: as it is; open: what sets the task apart from the mean over tasks. 95 % intervals over seeds and tasks.", "name": "fig-cart-told"}, "image": {"alt": "Two panels with six rows. In both, agreement with the expert is the best guide, and keeps more than half of its correlation when the mean over tasks is taken off. Error and entropy order both planes, less well; on EfficientNet entropy falls to zero apart from the mean. Interference orders only EfficientNet's plane, signal neither; distance is zero apart from the mean by construction."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Spearman's correlation with test accuracy over CART's plane of rank and scale, per task; signs such that 1 is a perfect guide. Filled: as it is; open: what sets the task apart from the mean over tasks. 95 % intervals over seeds and tasks.", "name": "fig-cart-told"}, "image": {"alt": "Two panels with six rows. In both, agreement with the expert is the best guide, and keeps more than half of its correlation when the mean over tasks is taken off. Error and entropy order both planes, less well; on EfficientNet entropy falls to zero apart from the mean. Interference orders only EfficientNet's plane, signal neither; distance is zero apart from the mean by construction."}}
 fig, axes = plt.subplots(1, 2, figsize=(8.4, 3.8), sharey=True, sharex=True)
 for ax, (name, suite) in zip(axes, cart.PRETRAINED.items()):
     rows = ordered(suite)
@@ -465,7 +463,7 @@ plt.show()
 # on EfficientNet knows nothing of it. Picking rank and scale by each, in points lost
 # against the plane's best point:
 
-# %%
+# %% tags=["remove-input"]
 written({name: cart.picked(suite) for name, suite in cart.PRETRAINED.items()})
 
 # %% tags=["remove-cell"]
@@ -483,7 +481,7 @@ assert pair["mean"].diff().abs().iloc[1] < 0.2 < pair["half_width"].min()
 # predictions on unlabelled test inputs surer ([](20-adapting-with-data)); Eq. 8 puts it on top of
 # CART. It starts at the settings that validation chose.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Points that AdaMerging gains over the merge that it starts from, eight tasks. Thick: 95 % intervals over seeds; thin: over seeds and tasks. Our network was measured by layer only.", "name": "fig-cart-adapted"}, "image": {"alt": "Three panels of three rows. On our network all gains are about zero. On EfficientNet CART gains two points by layer, with an interval that reaches zero, and task arithmetic and TIES lose two by task. On MiniLM task arithmetic and TIES gain one and a half points by layer, and CART nothing."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Points that AdaMerging gains over the merge that it starts from, eight tasks. Thick: 95 % intervals over seeds; thin: over seeds and tasks. Our network was measured by layer only.", "name": "fig-cart-adapted"}, "image": {"alt": "Three panels of three rows. On our network all gains are about zero. On EfficientNet CART gains two points by layer, with an interval that reaches zero, and task arithmetic and TIES lose two by task. On MiniLM task arithmetic and TIES gain one and a half points by layer, and CART nothing."}}
 bases = ("task_arithmetic", "ties", "cart")
 pairs = {label(base): (f"adamerging+{base}", base) for base in bases}
 fig, axes = plt.subplots(1, 3, figsize=(10, 3.6), sharey=True, sharex=True)
@@ -503,7 +501,7 @@ plt.show()
 # coefficient for each whole expert lowers the other bases by two, likewise unclear. The paper's own 500 small steps give
 # no more there than our 50 larger ones, points gained on CART by layer:
 
-# %%
+# %% tags=["remove-input"]
 rows = {}
 for file in ("imagenet8-adaptation", "imagenet8-adaptation-500"):
     used = load_result(file)["provenance"]["settings"]
@@ -516,7 +514,7 @@ written_both(pd.concat(rows).droplevel(1))
 # On our network nothing moves; yet there is something to gain. The same coefficients
 # on CART, learned there by entropy and from training labels, points above CART:
 
-# %%
+# %% tags=["remove-input"]
 table = load_table("vision8-coefficients")
 rate = table["rate"].map(", rate {:g}".format).where(table["rate"] > 0, "")
 table["method"] = table["method"].str.replace("_", "-") + rate
@@ -534,7 +532,7 @@ written_both(100 * both_intervals(table, {name: (name, "cart") for name in names
 # matrix each task keeps its own, as in the authors' code, or all share the average. EMR {cite}`huang2024emr` and TALL masks
 # {cite}`wang2024localizing` keep one bit per weight. As in Table 3:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy of compressed experts, less that of the experts themselves, against the storage that one more task takes; eight tasks, 95 % intervals over seeds. An expert takes 32 bits per weight. Our network was measured with the rest averaged only.", "name": "fig-cart-storage"}, "image": {"alt": "Three panels; zero is the experts. On our network the dashed line rises from 13 points below to five, and TALL masks at one bit lie above all of it. On EfficientNet both lines rise alike to about one point below at eight bits; at one bit TALL masks lie four points below, far above the line. On MiniLM all is within three points of the experts, and the solid line lies ten times as far right as the dashed one, at the same height."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Accuracy of compressed experts, less that of the experts themselves, against the storage that one more task takes; eight tasks, 95 % intervals over seeds. An expert takes 32 bits per weight. Our network was measured with the rest averaged only.", "name": "fig-cart-storage"}, "image": {"alt": "Three panels; zero is the experts. On our network the dashed line rises from 13 points below to five, and TALL masks at one bit lie above all of it. On EfficientNet both lines rise alike to about one point below at eight bits; at one bit TALL masks lie four points below, far above the line. On MiniLM all is within three points of the experts, and the solid line lies ten times as far right as the dashed one, at the same height."}}
 fig, axes = plt.subplots(1, 3, figsize=(10, 4.4), sharey=True)
 for ax, (name, suite) in zip(axes, cart.SUITES.items()):
     bits = cart.bits_per_weight(suite)
@@ -565,7 +563,7 @@ plt.show()
 #
 # Appendix C.2 calls "k = 0.08", which we read as rank $0.08\,M$, "competitive" with a mask for large $M$. In 32 bits:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["remove-input", "nbval-check-output"]
 for M in (160, 1024, 8192):
     factors, mask = 32 * 2 * M * (0.08 * M), M * M
     print(f"M = {M}: factors take {factors / mask:.2f} times the bits of a mask")
@@ -580,6 +578,11 @@ print(f"our network, with matrices that are not square: {bits:.2f} times")
 # $\Delta_k = \sum_t \text{SVD}_k(\bar\tau_t)$; CART stands at $\theta_{\text{avg}} + \lambda \Delta_k$.
 
 # %%
+import mergelib as ml
+from mergebook import load_suite, load_zoo
+from mergebook.lab.comparison import merge_zoo
+from mergebook.lab.plane import Plane
+
 suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
 zoo = load_zoo(suite, device=DEVICE)
 average = ml.merge("average", zoo.experts)
@@ -628,7 +631,7 @@ plt.show()
 # That the path ends where it began is {prf:ref}`prop-cart-ends`, no finding; the scale sets its radius. The paper
 # draws it in the plane of the *experts'* principal components. How much of the distance at 8 % of the rank lies in each?
 
-# %%
+# %% tags=["hide-input"]
 ways = torch.stack([ml.flatten(ml.subtract(e, average)) for e in zoo.experts.values()])
 theirs = Plane.principal(average, ways)
 for name, basis in (("path", plane), ("experts", theirs)):

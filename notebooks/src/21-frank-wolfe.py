@@ -74,6 +74,7 @@ print("targets:", ", ".join(targets))
 # %%
 keys = [key for key, _ in zoo.model.named_parameters()]
 experts = {name: {key: state[key] for key in keys} for name, state in zoo.experts.items()}
+triangle = {name: experts[name] for name in targets}
 pretrained = {key: zoo.pretrained[key] for key in keys}
 fixed = {key: each for key, each in zoo.pretrained.items() if key not in keys}
 count = 16 if PROFILE == "smoke" else 50
@@ -93,13 +94,12 @@ loss = CalibrationLoss(zoo.model, fixed, zoo.heads, data, 200, scale_pixels)
 # of models is enough, since on this scale it is smooth; a cubic spline draws the contours between the grid
 # points.
 
-# %%
+# %% tags=["hide-input"]
 import numpy as np
 from scipy.interpolate import RectBivariateSpline
 
 from mergebook.lab.plane import Plane
 
-triangle = {name: experts[name] for name in targets}
 plane = Plane.through(list(triangle.values()))
 corners = {name: np.array(plane.place(state)) for name, state in triangle.items()}
 outline = np.array(list(corners.values()))
@@ -137,7 +137,7 @@ for name, (_, _, history) in walks.items():
 # length of the gradient, is the **gap**. The step goes from here straight towards $s$, and the line search says
 # where to stop.
 
-# %%
+# %% tags=["hide-input"]
 value, slope = loss.gradient(start)
 downhill = -(plane.axes @ flatten(slope))
 length = float(downhill.norm())
@@ -258,7 +258,7 @@ plt.show()
 # every step of the hard walk, loss minus gap must lie below it (up to the spline's error), if the loss is
 # convex there.
 
-# %%
+# %% tags=["hide-input"]
 weights = np.random.default_rng(SEED).dirichlet(np.ones(3), 4000)
 lowest = min(surface.ev(*(weights @ outline).T[::-1]).min(), walks["soft"][2]["loss"].min())
 history = walks["hard"][2]
@@ -287,7 +287,7 @@ for scale in (0.5, 0.8):
     merges[f"task arithmetic, {scale}"] = merged
 merges["CART, scale 2"] = ml.merge("cart", three, scale=2.0)
 
-# %%
+# %% tags=["hide-input"]
 print(f"diameter of the hull: {diameter(triangle, keys):.2f}")
 outside = {}
 for name, state in merges.items():
@@ -308,6 +308,8 @@ assert outside["average"] < 0.05 < outside["CART, scale 2"]
 # the direction that the hull lacks.
 
 # %%
+import numpy as np
+
 centre = {key: merges["average"][key] for key in keys}
 shares = np.linspace(0, 3, 13)
 ray = [loss.value(ml.lerp(pretrained, centre, float(share))) for share in shares]
@@ -559,7 +561,7 @@ runs = {
     for name, each in variants.items()
 }
 
-# %%
+# %% tags=["hide-input"]
 steps = np.arange(2, STEPS + 1)
 wide = diameter(vertices, ["w"])
 best = runs["soft, kept"]["loss"].min()
@@ -573,7 +575,7 @@ bounds = {
 # %% [markdown]
 # The theorem's three statements are checked on these runs, step by step:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 for name in ("hard, line search", "soft, kept"):
     values, gaps = runs[name]["loss"].to_numpy(), runs[name]["gap"].to_numpy()
     t = np.arange(1, len(values))
@@ -649,7 +651,7 @@ ax.set(yscale="log", xlabel="step", ylabel="gap")
 ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 first_gap = real["soft, kept"][2]["gap"][0]
 needed = (max(2 * excess, curvature * wide**2) / first_gap) ** 2
 print(f"first gap {first_gap:.2f}; the floor of Theorem 1 is {curvature * wide**2 / 2:.2f}")
@@ -662,7 +664,7 @@ print(f"the classical bound falls below the first gap after {needed:.0f} steps")
 # extra, and the coefficients. They show which experts matter, here for an oracle over whole models; by layer
 # strangers get a share, too ([](22-frank-wolfe-experiments)).
 
-# %%
+# %% tags=["hide-input"]
 coefficients = real["soft, kept"][1].mean(axis=1)
 print("share of the three targets' experts:", f"{coefficients[targets].sum():.0%}")
 print("share of the five others:", f"{coefficients.drop([*targets, 'start']).sum():.0%}")
@@ -690,7 +692,7 @@ for _ in range(200):
     ]
     drawn.append(oracle_scores(tensors[0], tensors[1:]))
 
-# %%
+# %% tags=["hide-input"]
 seen, kept = [], []
 for shares_of in np.random.default_rng(SEED).dirichlet(np.ones(len(experts)), 10).tolist():
     point = {k: sum(w * e[k] for w, e in zip(shares_of, experts.values())) for k in keys}

@@ -67,21 +67,25 @@ DEVICE = "cpu"
 # Four of the suite's tasks are targets, with fifty labelled training pictures each; half of the eight experts are
 # strangers. The hard variant picks one expert's tensor for each layer and goes part of the way.
 
-# %%
+# %% tags=["remove-cell"]
 import math
 
 import matplotlib.pyplot as plt
 import pandas as pd
 
-import mergelib as ml
-from mergebook import load_suite, load_zoo, plots
+from mergebook import plots
 from mergebook.frank_wolfe import read as fw
 from mergebook.lab.results import load_table
 from mergebook.lab.statistics import both_intervals, interval, over_seeds, written_both
 from mergebook.plots import BLACK, BLUE, GREEN, GREY, VERMILION, forest, heat_map
-from mergebook.suites.models import scale_pixels
 
 plots.use_style()
+
+# %%
+import mergelib as ml
+from mergebook import load_suite, load_zoo
+from mergebook.suites.models import scale_pixels
+
 zoo = load_zoo(load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE)
 targets = list(zoo.experts)[:4]
 splits = {name: zoo.suite.tasks[name].train for name in targets}
@@ -136,7 +140,7 @@ for unit, result in (("layer", walk), ("task", whole)):
 # these four decides nothing. The greedy soup chooses among the experts on these *training* pictures, on which every
 # expert looks better than it is; [](20-adapting-with-data) gives it held-out ones. Its row says little here.
 
-# %%
+# %% tags=["remove-cell"]
 learned = load_table("vision8-coefficients").query("method == 'cross_entropy'")
 best = learned.groupby("rate")["accuracy"].mean().idxmax()
 masked = {"concrete": "concrete, long", "task_arithmetic": "task_arithmetic, masked"}
@@ -145,7 +149,7 @@ parts.append(load_table("vision8-concrete").replace({"method": masked}))
 table = pd.concat(parts, ignore_index=True)
 seconds = load_table("vision8-procedures", "cost").groupby("method")["seconds"].mean()
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Mean test accuracy on eight vision tasks with a hundred training pictures a task, 95 % intervals over the seeds, and seconds on one thread of a shared processor: only their ratios mean something, and starts are not counted. Colours tell what data a method sees, validation pictures apart.", "name": "fig-data-ladder"}, "image": {"alt": "A row for each method. From the bottom: pretrained; Concrete, soup, average, walks inside the hull and Fisher close together; multi-task training, task arithmetic, AdaMerging, walks from it and RegMean two to four points higher; CART and walks from it five above; learned coefficients and Surgery on the average; Surgery on CART; individual experts."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Mean test accuracy on eight vision tasks with a hundred training pictures a task, 95 % intervals over the seeds, and seconds on one thread of a shared processor: only their ratios mean something, and starts are not counted. Colours tell what data a method sees, validation pictures apart.", "name": "fig-data-ladder"}, "image": {"alt": "A row for each method. From the bottom: pretrained; Concrete, soup, average, walks inside the hull and Fisher close together; multi-task training, task arithmetic, AdaMerging, walks from it and RegMean two to four points higher; CART and walks from it five above; learned coefficients and Surgery on the average; Surgery on CART; individual experts."}}
 fig, ax = plt.subplots(figsize=(7.6, 8.2))
 given = dict.fromkeys(("pretrained", "average", "task_arithmetic", "cart"), "no data")
 given |= dict.fromkeys(("fisher", "regmean", "adamerging", "concrete"), "unlabelled")
@@ -170,7 +174,7 @@ plt.show()
 # next figure gives every difference two intervals. Student's, over seeds, is about these eight tasks. The other treats
 # seeds and tasks as random, and is about tasks like these. A difference is called clear where this one excludes zero.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Differences in mean test accuracy on vision8, with two 95 % intervals: thick, Student's over five seeds; thin, over seeds and tasks, whose ends are written at the right. FW is soft, by layer.", "name": "fig-fw-rivals"}, "image": {"alt": "Both intervals are above zero for RegMean, CART, coefficients learned on CART, and Surgery, and below it for Concrete. Fisher and Frank-Wolfe over the average, AdaMerging over task arithmetic, Frank-Wolfe over its starts, and learned coefficients over the walk have a thick interval above zero and a thin one that crosses it."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Differences in mean test accuracy on vision8, with two 95 % intervals: thick, Student's over five seeds; thin, over seeds and tasks, whose ends are written at the right. FW is soft, by layer.", "name": "fig-fw-rivals"}, "image": {"alt": "Both intervals are above zero for RegMean, CART, coefficients learned on CART, and Surgery, and below it for Concrete. Fisher and Frank-Wolfe over the average, AdaMerging over task arithmetic, Frank-Wolfe over its starts, and learned coefficients over the walk have a thick interval above zero and a thin one that crosses it."}}
 fig, ax = plt.subplots(figsize=(8.6, 5.0))
 forest({"": 100 * both_intervals(table, fw.RIVALS)}, ax, [BLUE] * len(fw.RIVALS), digits=2)
 ax.axvline(0, color="black", lw=1)
@@ -204,7 +208,7 @@ assert list(kinds.index[kinds["low"] * kinds["high"] > 0]) == ["paper's pairing:
 # The paper pairs the hard variant with a layer-wise oracle, from AdaMerging, and the soft one with a task-wise one,
 # from the pretrained model. First the calibration loss of the four combinations, all from the pretrained model:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Calibration loss and gap of the four combinations, from the pretrained model, means over the seeds. The soft step keeps the current point, which the paper's does not. Gaps by layer are of a larger set, the product of the tensors' hulls.", "name": "fig-fw-kinds"}, "image": {"alt": "Two panels. The calibration loss of the soft kinds drops to its end in one or two steps, that of the hard ones step by step, and by layer ends below by task. The gaps fall towards zero, the soft ones at once."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Calibration loss and gap of the four combinations, from the pretrained model, means over the seeds. The soft step keeps the current point, which the paper's does not. Gaps by layer are of a larger set, the product of the tensors' hulls.", "name": "fig-fw-kinds"}, "image": {"alt": "Two panels. The calibration loss of the soft kinds drops to its end in one or two steps, that of the hard ones step by step, and by layer ends below by task. The gaps fall towards zero, the soft ones at once."}}
 history = load_table("vision8-procedures", "history")
 fig, axes = plt.subplots(1, 2, figsize=(8.6, 4.0))
 looks = {
@@ -226,7 +230,7 @@ plt.show()
 # Soft reaches in one or two steps what hard needs six for, and by layer the loss goes lower. On the test split little
 # of it is left:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Variants and oracles compared, in points of mean test accuracy; intervals as in the figure before. The last row belongs to the next section.", "name": "fig-fw-pairings"}, "image": {"alt": "Seven rows. By layer over by task and, by task, soft over hard: a point or less, thick intervals above zero, thin ones across it. By layer soft and hard are level. The paper's pairing is nearly four points below zero in both intervals; the same with coefficients left free is at zero. Unconstrained over tuned task arithmetic: half a point, both intervals across zero."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Variants and oracles compared, in points of mean test accuracy; intervals as in the figure before. The last row belongs to the next section.", "name": "fig-fw-pairings"}, "image": {"alt": "Seven rows. By layer over by task and, by task, soft over hard: a point or less, thick intervals above zero, thin ones across it. By layer soft and hard are level. The paper's pairing is nearly four points below zero in both intervals; the same with coefficients left free is at zero. Unconstrained over tuned task arithmetic: half a point, both intervals across zero."}}
 fig, ax = plt.subplots(figsize=(8.6, 3.4))
 forest({"": 100 * both_intervals(table, fw.KINDS)}, ax, [BLUE] * len(fw.KINDS), digits=2)
 ax.axvline(0, color="black", lw=1)
@@ -245,7 +249,7 @@ plt.show()
 # ([](#run-real)): 25 training pictures a task, or 16 sentences, four steps of Frank-Wolfe, 25 larger ones of AdaMerging,
 # Concrete and multi-task training, three seeds. RegMean needs linear layers, which EfficientNet has not.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Differences in mean test accuracy that were measured on more than one network, in points. Thick: 95 % intervals over seeds; thin: over seeds and tasks.", "name": "fig-fw-networks"}, "image": {"alt": "Fifteen rows with up to three markers each. CART over the walk is far above zero on all three networks. Surgery on CART is nine points above zero on ours and by less on the real ones, where its thin intervals cross zero; RegMean over the average is five to six points above zero on both networks that have it. The paper's pairing is below zero on all, by ten points on MiniLM, and near zero on all with free coefficients. By layer over by task is three points above zero on MiniLM, with a thin interval across it. Frank-Wolfe from CART is exactly zero there. The thin intervals of the other rows cross zero."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Differences in mean test accuracy that were measured on more than one network, in points. Thick: 95 % intervals over seeds; thin: over seeds and tasks.", "name": "fig-fw-networks"}, "image": {"alt": "Fifteen rows with up to three markers each. CART over the walk is far above zero on all three networks. Surgery on CART is nine points above zero on ours and by less on the real ones, where its thin intervals cross zero; RegMean over the average is five to six points above zero on both networks that have it. The paper's pairing is below zero on all, by ten points on MiniLM, and near zero on all with free coefficients. By layer over by task is three points above zero on MiniLM, with a thin interval across it. Frank-Wolfe from CART is exactly zero there. The thin intervals of the other rows cross zero."}}
 networks = {
     "our ViT": ("vision8-procedures",),
     "EfficientNet-Lite0": ("imagenet8-procedures", "imagenet8-procedures-others"),
@@ -308,7 +312,7 @@ assert gaps["gap"].max() < 0.05
 # ([](21-frank-wolfe)). Two ways lead out of it: coefficients of any sign, and a start outside. How much of the start
 # is left at the end, at least and at most over the seeds, and what is the lowest coefficient, all in per cent?
 
-# %%
+# %% tags=["remove-input"]
 left = history.assign(left=1 - history["moved"]).groupby(["method", "seed"], sort=False)["left"]
 shares = 100 * left.prod().unstack("seed")
 shares = pd.DataFrame({"least": shares.min(axis=1), "most": shares.max(axis=1)}).round(0)
@@ -333,7 +337,7 @@ shares.rename(lambda name: fw.short(name).removeprefix("FW ")).astype(int)
 # a task (1,250 steps, as many examples as the experts saw together). The hard walk starts from CART, and so rests on
 # CART's 500 validation labels as well.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy against the number of labelled training pictures a task, eight vision tasks, with 95 % intervals over five seeds.", "name": "fig-fw-samples"}, "image": {"alt": "Accuracy over 5, 20 and 100 pictures. The walk from CART is highest, below CART's dashed line at five and level with it from twenty on. RegMean and the soft walk are lower and nearly level. Multi-task training starts below the pretrained model and rises steeply, past the soft walk at a hundred; its line for all data lies far above everything."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Accuracy against the number of labelled training pictures a task, eight vision tasks, with 95 % intervals over five seeds.", "name": "fig-fw-samples"}, "image": {"alt": "Accuracy over 5, 20 and 100 pictures. The walk from CART is highest, below CART's dashed line at five and level with it from twenty on. RegMean and the soft walk are lower and nearly level. Multi-task training starts below the pretrained model and rises steeply, past the soft walk at a hundred; its line for all data lies far above everything."}}
 fig, ax = plt.subplots(figsize=(7.2, 4.6))
 samples = load_table("vision8-calibration")
 rows = samples.assign(accuracy=100 * samples["accuracy"])
@@ -358,7 +362,7 @@ plt.show()
 # experts learned from thousands: the walk from CART with five is above training on a hundred. Training on all data,
 # in points above the walks on a hundred pictures:
 
-# %%
+# %% tags=["remove-input"]
 walks = ["frank_wolfe hard, from cart", "frank_wolfe soft"]
 ends = samples.query(
     "examples == 100 and method in @walks or examples == 0 and method == 'multitask'"
@@ -382,7 +386,7 @@ written_both(100 * both_intervals(ends, {fw.short(walk): ("multitask", walk) for
 # rests on these settings.
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Irrelevant experts join a pool of four: change in mean test accuracy on the four targets, with 95 % intervals over five seeds.", "name": "fig-fw-irrelevant"}, "image": {"alt": "In both panels average, task arithmetic, TIES, CART and AdaMerging fall by four to twelve points. Frank-Wolfe with labels is level at zero without any spread; by entropy it is nearly level on photographs, and falls by two points on the signs, with wide intervals."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Irrelevant experts join a pool of four: change in mean test accuracy on the four targets, with 95 % intervals over five seeds.", "name": "fig-fw-irrelevant"}, "image": {"alt": "In both panels average, task arithmetic, TIES, CART and AdaMerging fall by four to twelve points. Frank-Wolfe with labels is level at zero without any spread; by entropy it is nearly level on photographs, and falls by two points on the signs, with wide intervals."}}
 def pool_curves(study, xlabel):
     """Draw the change of accuracy from the smallest pool, one panel per suite."""
     wide = fw.pools(study)
@@ -404,13 +408,13 @@ def pool_curves(study, xlabel):
 
 pool_curves("irrelevant", "irrelevant experts in the pool")
 
-# %%
+# %% tags=["remove-input"]
 fw.pool_ends("irrelevant")
 
 # %% [markdown]
 # All that use every expert of the pool lose four points and more on these targets. What they lose, in points:
 
-# %%
+# %% tags=["remove-input"]
 losses = {}
 for suite, kind in fw.SUITES.items():
     pool = load_table(f"{suite}-irrelevant")
@@ -443,7 +447,7 @@ assert of_signs.between(0.45, 0.55).all()
 # nothing: strangers' inner products are never among the best, and the walk is the same to the last digit. With all
 # twenty experts in the pool, and the rules at these settings:
 
-# %%
+# %% tags=["remove-input"]
 others = {"− CART": "cart", "− TIES": "ties", "− average": "average"}
 pairs = {text: ("frank_wolfe, labels", other) for text, other in others.items()}
 pools = {
@@ -464,7 +468,7 @@ assert (ahead["mean"] - ahead["half_width"] > 0).all()
 # By entropy the walk hardly changes either, but what is it that stays? Its accuracy on the pool of four, less the
 # pretrained model's, in points:
 
-# %%
+# %% tags=["remove-input"]
 for suite, rows in fw.entropy_gains().groupby(level="suite"):
     print(rows.droplevel("suite").dropna(axis=1).round(1).rename_axis(suite, axis=1), end="\n\n")
 
@@ -479,10 +483,10 @@ for suite, rows in fw.entropy_gains().groupby(level="suite"):
 # The other experiment of C.4 judges all twenty tasks, and lets their experts join in an order that each seed draws;
 # settings are as before, with 25 unlabelled test pictures a task.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Relevant experts join a pool of two: change in mean test accuracy on all twenty tasks, with 95 % intervals over five seeds.", "name": "fig-fw-relevant"}, "image": {"alt": "In both panels CART rises the most, by more than seven points; task arithmetic, TIES and the average by two to five, Frank-Wolfe by entropy by one or two. AdaMerging rises with them on photographs, and on the signs falls back after ten."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Relevant experts join a pool of two: change in mean test accuracy on all twenty tasks, with 95 % intervals over five seeds.", "name": "fig-fw-relevant"}, "image": {"alt": "In both panels CART rises the most, by more than seven points; task arithmetic, TIES and the average by two to five, Frank-Wolfe by entropy by one or two. AdaMerging rises with them on photographs, and on the signs falls back after ten."}}
 pool_curves("relevant", "experts in the pool")
 
-# %%
+# %% tags=["remove-input"]
 fw.pool_ends("relevant")
 
 # %% [markdown]
@@ -497,7 +501,7 @@ fw.pool_ends("relevant")
 # `CART` has its rank fixed and a scale of at least 1, and multi-task training sees the same twenty windows, untuned.
 # Methods named "tuned" are searched in full on validation texts.
 
-# %%
+# %% tags=["remove-input"]
 tuned = load_table("text4-baselines").query("method not in ['individual', 'pretrained']")
 tuned = tuned.assign(method=tuned["method"] + ", tuned")
 bits = pd.concat([load_table("text4-language"), tuned], ignore_index=True)
@@ -530,7 +534,7 @@ assert (gaps_of["mean"] - gaps_of["half_width"] > 0).all()
 # Gradients meet experts one tensor at a time, so experts may be files. The peak of a walk in MB, above what the
 # process held before, with experts of 34 MB on a quadratic objective, in five fresh processes:
 
-# %%
+# %% tags=["remove-input"]
 peaks = load_table("frank_wolfe-memory", "peaks")
 peaks["MB"] = peaks["peak_bytes"] / 1e6
 peaks.groupby(["variant", "experts"])["MB"].agg(["median", "min", "max"]).round(0).astype(int)

@@ -74,23 +74,16 @@ DEVICE = "cpu"
 # The **steepness** $\lambda$ (5.5 in the paper's figures; not the $\lambda$ of task arithmetic) says how firmly the
 # better one is preferred. M's own part is *not* in the mixture: M is the context, A and B are the material.
 
-# %%
-import math
-
+# %% tags=["remove-cell"]
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import torch
 from scipy.special import expit, logit
-from torch import nn
 
-import mergelib as ml
 from mergebook import load_suite, plots
-from mergebook.cogram.pairs import draw_pairs, make_pair
+from mergebook.cogram.pairs import draw_pairs
 from mergebook.lab.statistics import interval
 from mergebook.plots import BLUE, GREEN, GREY, PURPLE, VERMILION
-from mergelib.cogram.decisions import mixing_weights
-from mergelib.evaluation.tasks import Split
 
 torch.set_num_threads(1)  # networks this small lose more to threads than they gain
 plots.use_style()
@@ -148,7 +141,7 @@ def arrow(ax, x, y, to_x, to_y):
     ax.annotate("", xy=(to_x, to_y), xytext=(x, y), arrowprops=style)
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "CoGraM drawn. Above: a layer is left to its neurons, and a neuron to its weights, where the loss difference is outside the level's thresholds (after the paper's Figure 1). Below: one decision (after its Figure 2, with the rollback added).", "name": "fig-cogram-algorithm"}, "image": {"alt": "Above, four layers of which the last is refined into four neurons, and the first neuron into five weights. Below, a flow chart: M with A's part and M with B's part give two losses and their difference. Outside the thresholds it leads to the next finer level, otherwise to a mixture of A and B. If M's loss fell, or the part is a layer, the mixture is accepted, otherwise rolled back."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "CoGraM drawn. Above: a layer is left to its neurons, and a neuron to its weights, where the loss difference is outside the level's thresholds (after the paper's Figure 1). Below: one decision (after its Figure 2, with the rollback added).", "name": "fig-cogram-algorithm"}, "image": {"alt": "Above, four layers of which the last is refined into four neurons, and the first neuron into five weights. Below, a flow chart: M with A's part and M with B's part give two losses and their difference. Outside the thresholds it leads to the next finer level, otherwise to a mixture of A and B. If M's loss fell, or the part is a layer, the mixture is accepted, otherwise rolled back."}}
 figure, (top, bottom) = plt.subplots(2, 1, figsize=(7.2, 7.6), height_ratios=[1, 1.75])
 top.set(ylim=(0, 4.1), title="From coarse to fine")
 bottom.set(ylim=(0, 8.4), title="One decision, at any level")
@@ -237,6 +230,13 @@ plt.show()
 # by machine; `data` and `heads` are mappings by task, here with a single one.
 
 # %%
+import math
+
+import torch
+from torch import nn
+
+import mergelib as ml
+
 toy = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False))
 toy_pair = {
     "A": {"0.weight": torch.tensor([[2.0, 0], [1, 1]]), "2.weight": 2 * torch.eye(2)},
@@ -257,9 +257,9 @@ result.history[["layer", "level", "loss A", "loss B", "alpha A", "after"]].round
 
 # %% [markdown]
 # One row per decision: that table is the **log**. Layer 2 is the last, 0 the first, and neurons count from 0. The first four
-# rows are the ones that we computed; the next cell checks them.
+# rows are the ones that we computed, as this check confirms:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 losses = [[math.log1p(math.exp(-m)) for m in pair] for pair in ((2, 1), (1, 1), (1.5, 0.5))]
 first = 1 / (1 + math.exp(5.5 * (losses[0][0] - losses[0][1])))
 scale = 1 + first  # of the last layer, after its merge
@@ -345,6 +345,10 @@ plt.show()
 # M begins as their Fisher merge. `make_pair` does all of this.
 
 # %%
+import pandas as pd
+
+from mergebook.cogram.pairs import make_pair
+
 pair = make_pair(SEED, "synthetic", "heterogeneous", shared=True)
 everything = {"all": pair.together}  # the training data of both
 scores = {"A": pair.a, "B": pair.b, "Fisher": pair.fisher}
@@ -392,6 +396,8 @@ plt.show()
 # against the same M:
 
 # %%
+from mergelib.evaluation.tasks import Split
+
 at_once = pair.cogram(pair.fisher, everything, levels=("neuron",))
 both = steps.merge(at_once.history, on=["layer", "unit"], suffixes=(" in turn", " at once"))
 differ = (both["accepted in turn"] != both["accepted at once"]).sum()
@@ -530,7 +536,7 @@ assert table.loc["weights"].iloc[0] < table.loc["Fisher"].iloc[0]
 # first decision, made while the rest of M was still a blend that fits nobody. Whether that happens is to be
 # measured: six pairs of each of the four kinds, one pass over layers.
 
-# %%
+# %% tags=["hide-input"]
 SEEDS = range(6 * SEED, 6 * SEED + (3 if PROFILE == "smoke" else 6))
 rows = []
 for seed in SEEDS:
@@ -564,7 +570,7 @@ axes[0].set_ylabel("α of the first layer")
 axes[0].legend(loc="upper left", fontsize=10)
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 lean = (whole["last"] > 0.5) == (whole["first"] > 0.5)
 walked = lean & ((whole["first"] - 0.5).abs() > 0.4)
 cases = whole.assign(walked=walked, parents=(whole["a"] + whole["b"]) / 2)
@@ -580,7 +586,7 @@ cases[["walked"]].sum().join(cases[["parents", "fisher", "cogram"]].mean().round
 # (cogram-no-rollback)=
 # A layer has no rollback, so a merge may raise the loss. How often did it, in these passes?
 
-# %%
+# %% tags=["hide-input"]
 by_kind = passes.groupby(["start", "judged on"])["rises"]
 pd.DataFrame({"decisions": 2 * by_kind.size(), "loss rose": by_kind.sum()})
 
@@ -618,7 +624,7 @@ pd.DataFrame({"decisions": 2 * by_kind.size(), "loss rose": by_kind.sum()})
 # Networks often get pixels in $[-1, 1]$, with black at $-1$ and white
 # at 1. Both ends have magnitude 1. Here are handwritten digits on that scale and on $[0, 1]$.
 
-# %%
+# %% tags=["hide-input"]
 from mergebook.suites.models import scale_pixels
 from mergelib.cogram import prototypes
 
@@ -662,7 +668,7 @@ plt.show()
 # (*nearest*); how many prototypes the sub-network A assigns to their class (*A is right*); and A's loss on them, to be
 # compared with $\ln 20 = 3.0$ for blind guessing.
 
-# %%
+# %% tags=["hide-input"]
 rows = []
 for seed in SEEDS:
     alike = make_pair(seed, "synthetic", "homogeneous", shared=True)
@@ -690,7 +696,7 @@ assert centre.loc["geometric", "loss of A"] > math.log(20)
 # What matters in the end is the decision. Does the prototype prefer the same parent as the whole training
 # data, at the first decision of the pass, where both judge the same M?
 
-# %%
+# %% tags=["hide-input"]
 keys = ["start", "data", "seed"]
 first = np.sign(passes.pivot(index=keys, columns="judged on", values="lean"))
 agree = {
@@ -716,6 +722,8 @@ shares.join(accuracies.add_suffix(", accuracy, %")).round(0).T
 # by zero; what does the prototype become, relative to before?
 
 # %% tags=["nbval-check-output"]
+from mergelib.cogram import prototypes
+
 values = torch.ones(50, 1)
 for text, outlier in (("100 times as large", 100.0), ("zero", 0.0)):
     spoiled = torch.cat([values[:-1], torch.full((1, 1), outlier)])
@@ -821,6 +829,8 @@ for begin in (middle, leaning):
 # In pairs the last one to come competes alone against a mixture, and gets too much.
 
 # %%
+from mergelib.cogram.decisions import mixing_weights
+
 three = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
 print("softmax:", [round(value, 3) for value in mixing_weights(three, 5.5).tolist()])
 for order in ([0, 1, 2], [2, 1, 0]):

@@ -55,18 +55,17 @@ DEVICE = "cpu"
 # are formed from the training data of both, one per class, in the paper's way and as plain means; CoGraM decides on
 # layers only, at steepness 5.5.
 
-# %%
+# %% tags=["remove-cell"]
 from itertools import product
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import torch
 
 from mergebook import plots
 from mergebook.cogram import draw as figures
 from mergebook.cogram import read as analysis
-from mergebook.cogram.pairs import Pair, make_pair
+from mergebook.cogram.pairs import Pair
 from mergebook.lab.results import load_table
 from mergebook.lab.statistics import both_intervals, interval, written
 from mergebook.plots import BLUE, GREEN, GREY, VERMILION
@@ -77,6 +76,10 @@ torch.set_num_threads(1)  # networks this small lose more to threads than they g
 plots.use_style()
 
 # %%
+import pandas as pd
+
+from mergebook.cogram.pairs import make_pair
+
 pair = make_pair(SEED, SUITE, "heterogeneous", shared=False)
 runs = {
     kind: pair.cogram(pair.fisher, pair.prototypes(kind)) for kind in ("geometric", "arithmetic")
@@ -90,7 +93,7 @@ pd.concat({kind: run.history[shown] for kind, run in runs.items()}).round(3)
 # network that is wrong: guessing among twenty classes costs $\ln 20 \approx 3$ nats. The
 # accuracies, beside those that the result file has for this seed:
 
-# %%
+# %% tags=["remove-input"]
 filed = load_table(f"{SUITE}-fusion").query("data == 'heterogeneous' and start == 'own'")
 filed = filed.query("seed == @SEED and levels in ('layer', None)")
 filed = filed.drop_duplicates(["method", "prototypes"])
@@ -126,7 +129,7 @@ both.round(1)
 # place, which is what federated learning wants to avoid. Choosing the better parent takes 1,000 labelled
 # validation examples; Fisher merging, the plain average and the ensemble take none.
 
-# %% tags=["nbval-check-output"]
+# %% tags=["remove-cell", "nbval-check-output"]
 sources = [analysis.Source.load(name) for name in ("synthetic", "digits")]
 for source in sources:
     print(source.name, "seeds:", source.fusion["seed"].nunique(), "rows:", len(source.fusion))
@@ -137,7 +140,7 @@ for source in sources:
 # First the networks with weights of their own, since these look like the paper's figures. Seeds
 # stand in order of how good A and B are, so that hard problems are on the left.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Own initial weights, synthetic data: test accuracy over 30 seeds of A and B (grey, from the one to the other), of their Fisher merge, and of CoGraM after it, layers only, λ = 5.5, with the paper's prototypes and with class means.", "name": "fig-cogram-seeds-own"}, "image": {"alt": "Two panels of thirty seeds. In both, the blue line of Fisher merging runs some ten points below the grey bars of A and B. The green line of CoGraM with class means mostly touches the grey bars, with drops down to the blue line in the left half of the upper panel. The orange line of the paper's prototypes jumps between five and eighty percent and is below twenty or thirty on most seeds."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Own initial weights, synthetic data: test accuracy over 30 seeds of A and B (grey, from the one to the other), of their Fisher merge, and of CoGraM after it, layers only, λ = 5.5, with the paper's prototypes and with class means.", "name": "fig-cogram-seeds-own"}, "image": {"alt": "Two panels of thirty seeds. In both, the blue line of Fisher merging runs some ten points below the grey bars of A and B. The green line of CoGraM with class means mostly touches the grey bars, with drops down to the blue line in the left half of the upper panel. The orange line of the paper's prototypes jumps between five and eighty percent and is below twenty or thirty on most seeds."}}
 synthetic, digits = sources
 lines = {
     "Fisher": synthetic.of("fisher"),
@@ -173,7 +176,7 @@ plt.show()
 # For heterogeneous data the paper says that CoGraM "consistently provides an improvement". Counted, the seeds out of 30 on
 # which one pass is above its Fisher merge:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["remove-input", "nbval-check-output"]
 for source in sources:
     for kind in ("geometric", "arithmetic"):
         print(source.name, kind, *analysis.improved(source, kind).values())
@@ -184,7 +187,7 @@ print("cases:", *map(" ".join, analysis.CASES), sep="; ")
 # it is so nowhere on these features, nor with either of them on digits. As differences from the Fisher merge, with the plain
 # average of A and B beside CoGraM:
 
-# %%
+# %% tags=["remove-input"]
 analysis.differences(
     {
         "geometric": lambda source: source.cogram(prototypes="geometric") - source.of("fisher"),
@@ -210,7 +213,7 @@ analysis.differences(
 # feature $x$ replaced by $e^{x/2}$, and both networks trained on that. The geometric mean of $e^{x/2}$ is $e^{\bar x / 2}$, so that Eq. 1 keeps
 # all that a class mean of $x$ keeps. Points above the Fisher merge, and above the better parent, on positive features, over 30 seeds:
 
-# %%
+# %% tags=["remove-input"]
 positive = analysis.Source.load("synthetic_positive")
 analysis.differences(
     {
@@ -227,7 +230,7 @@ analysis.differences(
     [positive],
 )
 
-# %% tags=["nbval-check-output"]
+# %% tags=["remove-input", "nbval-check-output"]
 print("above Fisher, of 30 seeds:", *analysis.improved(positive, "geometric").values())
 
 # %% tags=["remove-cell"]
@@ -248,7 +251,7 @@ assert analysis.gap(again)["mean"].xs("own", level="start").between(-2, 0).all()
 # How far from zero must features be? For the next figure all features were shifted by 0 to 3 of their standard deviations, then
 # multiplied by 0.3, 1 or 3, and both networks were trained and merged on the result.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "From own weights, half a standard deviation of offset makes the paper's prototypes as good as class means, and CoGraM is nowhere above the better parent. CoGraM (layers, one pass, λ = 5.5) minus Fisher (upper two rows) and minus the better of A and B (lower two), points of test accuracy, means over 30 seeds; grey where the 95 % interval holds zero.", "name": "fig-cogram-map"}, "image": {"alt": "Four rows and four columns of maps over six offsets and three scales. Own weights: geometric prototypes are dark red at offset zero, tens of points below Fisher, and blue from half a standard deviation on, like class means at every offset; the blue fades to near zero at two and three. Below the better parent all is red, palest at small offsets. Common weights: differences from Fisher are a few points at most; above the better parent up to an offset of one or one and a half, and below it at three for homogeneous data."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "From own weights, half a standard deviation of offset makes the paper's prototypes as good as class means, and CoGraM is nowhere above the better parent. CoGraM (layers, one pass, λ = 5.5) minus Fisher (upper two rows) and minus the better of A and B (lower two), points of test accuracy, means over 30 seeds; grey where the 95 % interval holds zero.", "name": "fig-cogram-map"}, "image": {"alt": "Four rows and four columns of maps over six offsets and three scales. Own weights: geometric prototypes are dark red at offset zero, tens of points below Fisher, and blue from half a standard deviation on, like class means at every offset; the blue fades to near zero at two and three. Below the better parent all is red, palest at small offsets. Common weights: differences from Fisher are a few points at most; above the better parent up to an offset of one or one and a half, and below it at three for homogeneous data."}}
 maps = {
     f"{title}\n{kind}": analysis.feature_map(kind, rival)
     for title, rival in (("minus Fisher,", "fisher"), ("minus better,", "better"))
@@ -287,7 +290,7 @@ plt.show()
 # the plain average is, and at three it is not. Other steepnesses, and further passes, as points above the better
 # parent (geometric prototypes, scale 1):
 
-# %%
+# %% tags=["remove-input"]
 steep = {
     f"λ = {steepness:g}": analysis.feature_map("geometric", "better", steepness=steepness)
     for steepness in (1, 5.5, 20, 100)
@@ -330,7 +333,7 @@ assert all((other > passes[0]).all() for other in passes[1:])
 # Where does the merged network lie? Project its weights onto the straight line through B and A, and call B's
 # place 0 and A's place 1. An average lies at one half.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Where CoGraM's network lies on the line from B (0) to A (1), layers only, arithmetic prototypes: one mark per seed, after one pass (hollow) and after three (filled).", "name": "fig-cogram-parents"}, "image": {"alt": "Rows of marks on the line from B to A. For own weights, marks of one pass crowd at both ends with some between, and marks of three passes stand at the ends only; for heterogeneous digits nearly all are at A. For common weights the synthetic marks stand at one half, while on digits they are spread widely around it."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Where CoGraM's network lies on the line from B (0) to A (1), layers only, arithmetic prototypes: one mark per seed, after one pass (hollow) and after three (filled).", "name": "fig-cogram-parents"}, "image": {"alt": "Rows of marks on the line from B to A. For own weights, marks of one pass crowd at both ends with some between, and marks of three passes stand at the ends only; for heterogeneous digits nearly all are at A. For common weights the synthetic marks stand at one half, while on digits they are spread widely around it."}}
 passes = {1: ("one pass", -0.2, BLUE, "white"), 3: ("three passes", 0.2, VERMILION, VERMILION)}
 fig, axes = plt.subplots(len(sources), 1, figsize=(7.2, 6.6), sharex=True)
 for ax, source in zip(axes, sources):
@@ -352,7 +355,7 @@ plt.show()
 # Counted, where *near* means within a twentieth of the distance from a parent, and the *better* one is the one ahead on
 # validation data. Of 30 seeds with own weights:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["remove-input", "nbval-check-output"]
 for source in (*sources, positive):
     for passes in (1, 3):
         found = analysis.at_parent(source, passes).iloc[:2]
@@ -373,7 +376,7 @@ for source in (*sources, positive):
 # anything. Whoever can afford two networks at inference has the **ensemble**, the mean of both
 # predictions. Both belong beside the merge, and so does the plain average.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy relative to the better of A and B, chosen on validation data; means of paired differences with 95 % intervals over 30 seeds.", "name": "fig-cogram-gain"}, "image": {"alt": "Intervals around a line of zero for eight cases. For synthetic networks with own weights the average, Fisher and one pass are left of zero, three passes touch it, and the ensemble is three to eleven points to the right. With common weights all merges are right of zero by one to eight points, the ensemble further. For heterogeneous digits weights in turn are sixteen points to the right, far beyond the ensemble."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test accuracy relative to the better of A and B, chosen on validation data; means of paired differences with 95 % intervals over 30 seeds.", "name": "fig-cogram-gain"}, "image": {"alt": "Intervals around a line of zero for eight cases. For synthetic networks with own weights the average, Fisher and one pass are left of zero, three passes touch it, and the ensemble is three to eleven points to the right. With common weights all merges are right of zero by one to eight points, the ensemble further. For heterogeneous digits weights in turn are sixteen points to the right, far beyond the ensemble."}}
 merges = {
     "average": lambda source: source.of("average"),
     "Fisher": lambda source: source.of("fisher"),
@@ -391,7 +394,7 @@ panels = {
 figures.forest(panels, "points above the better of A and B")
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 analysis.differences(
     {
         "layers, 3 passes, - better": lambda s: s.cogram(iterations=3) - s.of("better"),
@@ -418,7 +421,7 @@ analysis.differences(
 # permutes B's neurons so that they resemble A's as much as possible, which leaves B's function as it is. Does it help, on
 # synthetic pairs of both kinds? Differences are from the better of A and B by validation data.
 
-# %%
+# %% tags=["hide-input"]
 SEEDS = range(SEED, SEED + (3 if PROFILE == "smoke" else 10))
 alike, unlike = (
     [make_pair(seed, SUITE, kind, shared=False) for seed in SEEDS]
@@ -446,7 +449,7 @@ pd.DataFrame(rows)
 # Aligning lifts the average in both cases. For heterogeneous data the aligned average is clearly above the better parent,
 # without any data, and CoGraM after it finds little to change. For homogeneous data it only comes level with the better
 # parent, which three passes of CoGraM do, too. So "align, then average" is no general cure: it pays where the parents know different things and one
-# hidden layer is matched well. (With `SUITE = "digits"` and the prepared data, these cells ask the same of digits.)
+# hidden layer is matched well. (With `SUITE = "digits"` and the prepared data, this notebook asks the same of digits.)
 #
 # ## Which examples to judge on
 #
@@ -454,7 +457,7 @@ pd.DataFrame(rows)
 # real example, the most central one), k-means with three centres per class, or a random batch of ten
 # examples per class.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Other prototypes against class means, layers only: means of paired differences with 95 % intervals over 30 seeds.", "name": "fig-cogram-prototypes"}, "image": {"alt": "Intervals around zero, which is class means. Geometric prototypes are far left on synthetic data with own weights, by forty to fifty points, and left on heterogeneous digits. Medoids, k-means centres and batches lie within a few points of zero, but for heterogeneous digits with common weights, where they are five to seven points behind."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Other prototypes against class means, layers only: means of paired differences with 95 % intervals over 30 seeds.", "name": "fig-cogram-prototypes"}, "image": {"alt": "Intervals around zero, which is class means. Geometric prototypes are far left on synthetic data with own weights, by forty to fifty points, and left on heterogeneous digits. Medoids, k-means centres and batches lie within a few points of zero, but for heterogeneous digits with common weights, where they are five to seven points behind."}}
 panels = {
     source.name: {
         kind: analysis.gap(source.cogram(prototypes=kind) - source.cogram())
@@ -479,7 +482,7 @@ plt.show()
 # neurons* and *all weights* decide nothing above. In both, the studies judge all units of a layer at once
 # (`order="simultaneous"`); *in turn* is the package's default order.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Finer levels against layers alone, arithmetic prototypes, one pass: means of paired differences with 95 % intervals over 30 seeds.", "name": "fig-cogram-levels"}, "image": {"alt": "Upper panel, synthetic data: nearly all intervals are left of zero or touch it, all neurons and all weights furthest left for own weights; only weights in turn are right of zero, by two points, for heterogeneous data and own weights. Lower panel, digits: nearly all intervals are clearly right of zero, by four to seventeen points; only for heterogeneous digits with own weights do the levels that begin with layers stay at zero."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Finer levels against layers alone, arithmetic prototypes, one pass: means of paired differences with 95 % intervals over 30 seeds.", "name": "fig-cogram-levels"}, "image": {"alt": "Upper panel, synthetic data: nearly all intervals are left of zero or touch it, all neurons and all weights furthest left for own weights; only weights in turn are right of zero, by two points, for heterogeneous data and own weights. Lower panel, digits: nearly all intervals are clearly right of zero, by four to seventeen points; only for heterogeneous digits with own weights do the levels that begin with layers stay at zero."}}
 FINER = ["layer, neuron", "layer, neuron, weight", "all neurons", "all weights"]
 finer = [*FINER, "all weights, in turn"]
 panels = {
@@ -495,7 +498,7 @@ plt.show()
 # seventeen points, or level. All of this is with class means. With geometric prototypes, "finer" is far better than layers where layers
 # ruin the network, which says little for it. So here are positive features, points above layers with the paper's prototypes:
 
-# %%
+# %% tags=["remove-input"]
 weights = ("all weights", "all weights, in turn")
 analysis.differences(
     {
@@ -525,7 +528,7 @@ assert (in_turn["mean"] > in_turn["half_width"]).tolist() == [True, True, False,
 # **How much of it is the hierarchy?** The thresholds should send some layers down and keep others. Did they? On how many of 30 seeds does
 # *layer, neuron* end in exactly the network of all neurons, or of plain layers?
 
-# %% tags=["nbval-check-output"]
+# %% tags=["remove-input", "nbval-check-output"]
 for source in (*sources, positive):
     for other in ("all neurons", "layer"):
         apart = 0
@@ -544,7 +547,7 @@ print("cases:", *map(" ".join, analysis.CASES), sep="; ")
 #
 # **The spread.** Standard deviation over seeds, relative to layers, with bootstrap intervals of the ratio, drawn over seeds:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Standard deviation over 30 seeds of finer levels relative to that of layers, one pass, class means; 95 % bootstrap intervals, paired by seed.", "name": "fig-cogram-spread"}, "image": {"alt": "Ratios on a logarithmic axis around one. Synthetic data: all neurons and all weights are below one for homogeneous data with own weights, the others within ten percent of one. Digits: all far below one for homogeneous data, around one fifth; for heterogeneous data with own weights the levels that begin with layers are at two, with intervals from one to three and a half."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Standard deviation over 30 seeds of finer levels relative to that of layers, one pass, class means; 95 % bootstrap intervals, paired by seed.", "name": "fig-cogram-spread"}, "image": {"alt": "Ratios on a logarithmic axis around one. Synthetic data: all neurons and all weights are below one for homogeneous data with own weights, the others within ten percent of one. Digits: all far below one for homogeneous data, around one fifth; for heterogeneous data with own weights the levels that begin with layers are at two, with intervals from one to three and a half."}}
 panels = {source.name: {} for source in sources}
 for source, levels in product(sources, FINER):
     rows = {}
@@ -568,7 +571,7 @@ plt.show()
 # **Rules.** Neurons and weights have a rollback, layers have none. What if layers get one? And what do the order of decisions, and
 # shrinking the mixture half-way to the plain mean, change?
 
-# %%
+# %% tags=["remove-input"]
 analysis.differences(
     {
         "layers: rollback": lambda s: s.cogram("layer, rolled back") - s.cogram(),
@@ -590,7 +593,7 @@ analysis.differences(
 # Does it pay to repeat CoGraM on its own result (Eq. 8)? The paper argues that losses become "more
 # accurate and consistent" with each iteration, and shows no test. Three iterations against one:
 
-# %%
+# %% tags=["remove-input"]
 analysis.differences(
     {
         "layers": lambda s: s.cogram(iterations=3) - s.cogram(),
@@ -615,7 +618,7 @@ analysis.differences(
 # against which its outlook wants a regularisation. In this test B learns from a fifth of the
 # examples, from the same distribution as A. All rows are differences from A.
 
-# %%
+# %% tags=["remove-input"]
 others = {
     name: lambda s, name=name: s.of(name) - s.of("a") for name in ("average", "fisher", "ensemble")
 }
@@ -638,7 +641,7 @@ weak
 # Only $\lambda = 5.5$ is given. Ours were searched on validation data, over ten seeds that
 # are not among the thirty. First the steepness, for layers on class means:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Validation accuracy against the steepness λ, layers only, class means, with 95 % intervals over ten other seeds; the grey line is the paper's 5.5.", "name": "fig-cogram-steepness"}, "image": {"alt": "Accuracy against the steepness. With own weights the curves rise, steeply for homogeneous digits. With common weights they are flat on synthetic data, and fall from about seventy to under sixty percent for heterogeneous digits."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Validation accuracy against the steepness λ, layers only, class means, with 95 % intervals over ten other seeds; the grey line is the paper's 5.5.", "name": "fig-cogram-steepness"}, "image": {"alt": "Accuracy against the steepness. With own weights the curves rise, steeply for homogeneous digits. With common weights they are flat on synthetic data, and fall from about seventy to under sixty percent for heterogeneous digits."}}
 by_case = zip(analysis.CASES, (GREEN, GREEN, BLUE, BLUE), ("o-", "o:", "o-", "o:"))
 looks = {case: (f"{case[0]}, {case[1]} weights", shade, fmt) for case, shade, fmt in by_case}
 fig, axes = plt.subplots(len(sources), 1, figsize=(7.2, 6.6), sharex=True)
@@ -662,7 +665,7 @@ plt.show()
 # range of $|\Delta L|$, in nats, in which a layer is merged as a whole, columns that in which a
 # neuron is.
 
-# %%
+# %% tags=["remove-input"]
 from mergebook.cogram.measure import CHOSEN
 
 for source in sources:
@@ -690,7 +693,7 @@ for source in sources:
 # Fisher merge without CoGraM; a network that starts from nothing; and 28 epochs at one rate instead
 # of a kickoff.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy after 28 epochs on the training data of both, relative to network A trained on these data for as long; means of paired differences with 95 % intervals over 30 seeds.", "name": "fig-cogram-tuned"}, "image": {"alt": "Intervals around a line of zero, which is A trained on. In all eight rows the marks of CoGraM with and without kickoff and of Fisher lie on the line, that of the network from scratch within little more than a point of it. Only A untouched is far to the left, by about three points on homogeneous data, ten on heterogeneous synthetic data and nearly thirty on heterogeneous digits."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test accuracy after 28 epochs on the training data of both, relative to network A trained on these data for as long; means of paired differences with 95 % intervals over 30 seeds.", "name": "fig-cogram-tuned"}, "image": {"alt": "Intervals around a line of zero, which is A trained on. In all eight rows the marks of CoGraM with and without kickoff and of Fisher lie on the line, that of the network from scratch within little more than a point of it. Only A untouched is far to the left, by about three points on homogeneous data, ten on heterogeneous synthetic data and nearly thirty on heterogeneous digits."}}
 controls = {
     "CoGraM, kickoff": ("cogram", "kickoff"),
     "CoGraM, one rate": ("cogram", "fine-tuning"),
@@ -716,7 +719,7 @@ plt.show()
 # The claim as the paper states it, against each untouched sub-network on the half of the
 # test data that is like its own, and what kickoff and merge add at the same number of epochs:
 
-# %%
+# %% tags=["remove-input"]
 analysis.differences(
     {
         "above A on its half": lambda s: (
@@ -745,7 +748,7 @@ analysis.differences(
 # paper about its Figure 3. Spearman's rank correlation of CoGraM's distance below A and B with their weakness, with bootstrap
 # intervals over seeds:
 
-# %%
+# %% tags=["remove-input"]
 from scipy.stats import rankdata
 
 
@@ -781,7 +784,7 @@ found.round(2)
 # without rollback replaces all of M by mixtures of experts. Where the losses of the candidates
 # differ little, these are near the plain average, whatever the pass began with.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "What a pass over layers adds to other merges, in points of mean test accuracy. Thick: 95 % intervals over seeds, five for our network and three for MiniLM; thin: over seeds and tasks.", "name": "fig-cogram-after"}, "image": {"alt": "Two panels. As published, a pass changes next to nothing after the average and after Frank-Wolfe, and loses three to nine points after task arithmetic, TIES and CART on our network, and seven after task arithmetic on MiniLM. With rollback all changes lie within about a point of zero."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "What a pass over layers adds to other merges, in points of mean test accuracy. Thick: 95 % intervals over seeds, five for our network and three for MiniLM; thin: over seeds and tasks.", "name": "fig-cogram-after"}, "image": {"alt": "Two panels. As published, a pass changes next to nothing after the average and after Frank-Wolfe, and loses three to nine points after task arithmetic, TIES and CART on our network, and seven after task arithmetic on MiniLM. With rollback all changes lie within about a point of zero."}}
 passes = {"our ViT, eight tasks": "vision8-granular", "MiniLM, two tasks": "sentences8-granular"}
 fig, axes = plt.subplots(2, 1, figsize=(7.4, 6), sharex=True, height_ratios=(5, 2))
 for ax, (title, result) in zip(axes, passes.items()):
@@ -872,6 +875,9 @@ for case, (n, right) in analysis.at_parent(synthetic, 3).iloc[:2].iterrows():
 # ````
 
 # %%
+from mergelib.align import git_rebasin
+from mergelib.statedict import lerp
+
 pair = unlike[0]
 ends = {"own order": pair.b, "A's order": git_rebasin(pair.a, pair.b, pair.model).state}
 road = {

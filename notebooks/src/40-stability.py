@@ -166,7 +166,7 @@ axes[1].set(title="four noisy tasks")
 plots.legend_outside(fig, ncols=2, fontsize=10)
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 least = noisy.loc[noisy["excess"].idxmin()]
 last = noisy.iloc[-1]
 print(f"pretrained {start:.2f}, best at K = {least['steps']:.0f}: {least['excess']:.2f}")
@@ -644,7 +644,7 @@ for number, count in ((8, 1000), (8, 4000), (16, 1000)):
 # constant in proportion to $T$, and the last, by which the tasks pull apart, grows as $TK$ and is nearly all of the sum. With
 # $L = \sigma = \zeta = 1$:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 epsilon = []
 for number, count in ((8, 1000), (8, 4000), (16, 4000)):
     plan = Training.alike(number, count, 1.0, batch=64, examples=1000)
@@ -723,7 +723,7 @@ axes[0].set(ylabel="excess error")
 plots.legend_outside(fig, ncols=5, fontsize=10)
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 everything = [table for table in tables.values() if table["papers_domain"].any()]
 lowest = min(t.loc[t["papers_domain"], "best_gamma"].min() for t in everything)
 print(
@@ -751,7 +751,7 @@ assert all((table["truth"] <= table["theorem_3"]).all() for table in tables.valu
 # A bound that is far off could still rank settings rightly. So we follow the curves beyond their domains, where they
 # are mere heuristics, and ask where each is least:
 
-# %%
+# %% tags=["hide-input"]
 for rate, table in tables.items():
     names = ("theorem_3", "repaired", "truth")
     places = [rate * table.loc[table[name].idxmin(), "steps"] for name in names]
@@ -800,7 +800,7 @@ tables = stability(zoo, points=["pretrained", "average"], **few)
 measured = {name: [{"seed": SEED, **row} for row in rows] for name, rows in tables.items()}
 print(constants(measured).map("{:.3g}".format).to_string())
 
-# %%
+# %% tags=["hide-input"]
 largest = max(row["smoothness"] for row in measured["curvature"])
 kappa, half = (measured["points"][0][f"dissimilarity{end}"] for end in ("", "_half_width"))
 residual = np.mean([row["residual"] for row in measured["adam"] if row["steps"] == 1])
@@ -824,7 +824,7 @@ assert residual > 0.5
 # more (of the full ResNet 16, of MiniLM 12). At the rates that they are trained at, after how many steps does the domain end, and what does
 # Theorem 3 say there?
 
-# %%
+# %% tags=["remove-input"]
 import pandas as pd
 
 from mergebook.lab.results import load_result
@@ -844,7 +844,7 @@ assert (table["Theorem 3"] >= 32).all()
 # and fewer examples give a smaller $L$.) That is for $L$ of single examples, as the paper's Assumption 1 has it. {prf:ref}`thm-stability-descent` needs only the
 # smoothness of the tasks' mean losses. With the curvature of the mean over the tasks, the first column, and both domains, the steps are:
 
-# %%
+# %% tags=["remove-input"]
 domains = {"paper's": bounds.PAPERS_DOMAIN, "corrected": bounds.REPAIRED_DOMAIN}
 reach = {name: edge / (table["rate"] * table["L of the mean"]) for name, edge in domains.items()}
 for name in table.index:
@@ -859,7 +859,7 @@ assert reach["paper's"]["MiniLM, sentences"] > 10
 # assumption is PL: $f - f(\hat\theta) \le C \lVert \nabla f \rVert^2$ at the merge. With a floor of zero the ratio of both sides, along the training of
 # the smaller transformer's experts, at their average:
 
-# %%
+# %% tags=["remove-input"]
 record = load_result("vision8-stability-vit_small-after")
 points, curved = (pd.DataFrame(record[name]) for name in ("points", "curvature"))
 curved = curved[curved["of"] == "mean"].set_index(["point", "seed"])["smoothness"]
@@ -902,7 +902,7 @@ print(
 # the same weights bit by bit, and a start that differs by $10^{-7}$ leads to squared distances a million times smaller
 # than those measured.
 
-# %% tags=["hide-input"]
+# %% tags=["remove-cell"]
 from mergebook.lab.results import load_result
 from mergebook.stability.read.networks import moves_with_laws, sweeps
 
@@ -912,7 +912,7 @@ words |= {"batch": "batch b", "examples": "training examples n"}
 laws = {"printed": ("Lemma 3", plots.VERMILION, "--")}
 laws["repaired"] = ("repaired bound", plots.GREEN, ":")
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Squared distance that an expert moves when one training example is replaced, with 95 % intervals over five seeds; logarithmic axes. Lines are the printed and the repaired bound with noise and heterogeneity as measured at the pretrained model. Where b and n vary, the pale series is after one pass over the usual data, the dark one after eight.", "name": "fig-stability-measured"}, "image": {"alt": "Measured stability rises with the steps and the learning rate and falls with the batch and the number of examples. It lies several to a dozen times below the repaired bound and about a hundred times below Lemma 3, whose line rises with the batch where the measured one falls."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Squared distance that an expert moves when one training example is replaced, with 95 % intervals over five seeds; logarithmic axes. Lines are the printed and the repaired bound with noise and heterogeneity as measured at the pretrained model. Where b and n vary, the pale series is after one pass over the usual data, the dark one after eight.", "name": "fig-stability-measured"}, "image": {"alt": "Measured stability rises with the steps and the learning rate and falls with the batch and the number of examples. It lies several to a dozen times below the repaired bound and about a hundred times below Lemma 3, whose line rises with the batch where the measured one falls."}}
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 5.4), sharey=True)
 panels = dict(zip(words, axes.flat))
 for name, (column, rows) in sweeps(moves).items():
@@ -939,7 +939,7 @@ for ax in axes[:, 0]:
 plots.legend_outside(fig, ncols=3, fontsize=10)
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 from mergebook.lab.statistics import plus_minus
 from mergebook.stability.read.networks import slopes as fitted_slopes
 
@@ -974,7 +974,7 @@ for network, rows in {"perceptron": moves, "transformer": vision}.items():
 # estimate) at the merge; and $E_G$ on further rows of the same training sets, up to 1,000 of each task, which no expert has seen and which come from the same draw as the proof demands. From $E_G$ that of the pretrained
 # model on the same examples is taken away, whose expectation is zero. Perceptrons on four scripts, and the smaller transformer on four sets of images, five seeds, in nats:
 
-# %%
+# %% tags=["remove-input"]
 from mergebook.lab.results import load_table
 from mergebook.stability.read import networks
 
@@ -1018,7 +1018,7 @@ assert 4 < needed / (raw["smoothness"] / 2 * raw["stability"]) < 6
 # four backbones. Its Table II, copied here in its order of tasks, has ResNet-50 below the smaller ResNet-18 on most of
 # them, a sign that its experts are not trained to the end:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 grid = {"K": 4, "b": 3, "eta": 3, "share": 3}
 count = 1 + sum(values - 1 for values in grid.values())
 print(f"{count} settings: at most {4 * 20 * count} experts")

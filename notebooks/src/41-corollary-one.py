@@ -162,7 +162,7 @@ zoo = cut(load_zoo(load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE)
 live = variance(zoo, densities=(0.5, 0.2, 0.05), multiples=(), pictures=60)
 table = pd.DataFrame(live["variance"])
 
-# %% tags=["hide-input"]
+# %% tags=["remove-cell"]
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -206,7 +206,7 @@ plt.show()
 # What Eq. 10 counts can point the wrong way. At density one half, dropping doubles the variance. But summed over
 # zeroed entries alone, as printed, $\delta_t$ is positive for every expert:
 
-# %%
+# %% tags=["hide-input"]
 half = table[table["operator"].isin(["trim", "drop"]) & (table["density"] == 0.5)]
 named = {"raw": "variance", "experts": "δ > 0", "experts_zeroed": "δ > 0, as printed"}
 half.set_index("operator")[list(named)].rename(columns=named).round(2)
@@ -218,7 +218,7 @@ half.set_index("operator")[list(named)].rename(columns=named).round(2)
 # The control decides what variance can explain. Both signs lower it, in sum and as a share. Test loss at
 # $w_t = \frac1T$, mean over tasks:
 
-# %%
+# %% tags=["hide-input"]
 losses = pd.DataFrame(live["test"]).groupby(["operator", "density"])["loss"].mean()
 untouched = ml.evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite)["loss"].mean()
 signs = table[table["density"] == 1].set_index("operator")[["raw", "relative"]]
@@ -230,7 +230,7 @@ signs.round(2)
 # The wrong sign lowers the summed variance more than the right one, and its merge is worse than none at all. The loss
 # depends on *where* the mean goes, and a variance is what remains when the mean is taken away.
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 # What the text and the figure's description say of this seed.
 if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
     share, raw = (table.set_index(["operator", "density"])[name] for name in ("relative", "raw"))
@@ -251,7 +251,7 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # A cause that is not sufficient could still be a good sign. So we ask over operators and densities: do those that lower
 # the variance more also lower the merge's test loss more, at weights of $\frac1T$?
 
-# %%
+# %% tags=["remove-cell"]
 test = pd.DataFrame(live["test"]).assign(seed=SEED)
 changes = corollary.beside_losses(table.assign(seed=SEED), test)
 
@@ -272,11 +272,11 @@ plt.show()
 # %% [markdown]
 # Spearman's correlations with the loss change, without the controls. The corollary wants the first two to be positive:
 
-# %%
+# %% tags=["hide-input"]
 correlations = corollary.links(changes)["printed"].iloc[0]
 print(", ".join(f"{titles[name].lower()} {value:.2f}" for name, value in correlations.items()))
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
     assert correlations["raw"] < -0.2
     assert abs(correlations["relative"]) < 0.6
@@ -293,7 +293,7 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # 0.4 million parameters), and three of the sentence encoder of `sentences8`. First the share of experts with $\delta_t > 0$,
 # mean and 95 % interval over seeds:
 
-# %%
+# %% tags=["remove-input"]
 from mergebook.lab.results import load_table
 from mergebook.lab.statistics import both_intervals, interval, over_seeds, plus_minus, written
 
@@ -322,7 +322,7 @@ for table_of in shares.values():
 # Next, correlations with the loss change, at weights of $\frac1T$, as printed, and with a scale chosen for each mask by its
 # validation loss, again over seeds:
 
-# %%
+# %% tags=["remove-input"]
 tests = {suite: load_table(result) for suite, result in corollary.RESULTS.items()}
 masked = {
     suite: corollary.beside_losses(load_table(result, "variance"), tests[suite])
@@ -345,7 +345,7 @@ pd.DataFrame(texts)
 # Eq. 9 speaks of the loss itself. How far below the average's is that of masked merges, at density 0.2? TIES is the weighted sum
 # here that the corollary makes of it, and not the mean over those who agree.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of the average less that of a masked merge, at density 0.2, in nats: to the right the mask is better. Left: weights of one over T. Right: each at its own best scale, the average too. Thick: 95 % interval over seeds. Thin: over seeds and tasks.", "name": "fig-corollary-gains"}, "image": {"alt": "Left: election alone lies to the right, by less than a tenth of a nat. Trimming and TIES lie to the left by a tenth to a fifth of a nat on glyphs8 and vision8; on sentences8 trimming does so by little, and TIES is at zero. DARE is at zero everywhere. Right: on glyphs8 and sentences8 all marks lie within two hundredths of zero. On vision8 trimming and TIES lie to the right by five hundredths, DARE to the left by four; only DARE's thin intervals there and on glyphs8 do not cross zero."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test loss of the average less that of a masked merge, at density 0.2, in nats: to the right the mask is better. Left: weights of one over T. Right: each at its own best scale, the average too. Thick: 95 % interval over seeds. Thin: over seeds and tasks.", "name": "fig-corollary-gains"}, "image": {"alt": "Left: election alone lies to the right, by less than a tenth of a nat. Trimming and TIES lie to the left by a tenth to a fifth of a nat on glyphs8 and vision8; on sentences8 trimming does so by little, and TIES is at zero. DARE is at zero everywhere. Right: on glyphs8 and sentences8 all marks lie within two hundredths of zero. On vision8 trimming and TIES lie to the right by five hundredths, DARE to the left by four; only DARE's thin intervals there and on glyphs8 do not cross zero."}}
 points = {"elect": ("elect", 1.0), "trim": ("trim", 0.2)}
 points |= {"TIES": ("trim, elect", 0.2), "DARE": ("drop", 0.2)}
 titles = {"printed": "Weights 1/T", "chosen": "Best scale for each"}
@@ -365,7 +365,7 @@ for ax, (scale, title) in zip(axes, titles.items()):
 plots.legend_outside(fig, ncols=3, fontsize=10)
 plt.show()
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 # What the text and the figure's description say of these results.
 for correlation in link.values():
     assert correlation["printed", "projection"].max() < -0.6
@@ -379,7 +379,7 @@ assert best["sentences8"].eq(2.8).all()
 for suite in ("glyphs8", "vision8"):
     assert best[suite].between(0.7, 4.0).all()  # inside the range, 0.5 to 5.6
 
-# %% tags=["hide-cell"]
+# %% tags=["remove-cell"]
 now, chosen = (pd.concat(gains[scale]) for scale in titles)
 for suite in ("glyphs8", "vision8"):
     assert now.loc[suite].loc[["trim", "TIES"], "high"].max() < -0.05

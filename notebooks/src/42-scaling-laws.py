@@ -106,7 +106,7 @@ plt.show()
 # model at every $K$. It is just as bad **on the examples that its experts were trained on**, so nothing of this is
 # over-fitting; the experts themselves are thrown far off and only begin to recover.
 
-# %%
+# %% tags=["hide-input"]
 for size, found in batches.items():
     losses = pd.DataFrame(found["merged"]).groupby("steps")["loss"].mean()
     print(
@@ -154,7 +154,7 @@ if PROFILE != "smoke":
 # passes over all data, and 400 steps with a quarter of them are 14. The paper's 4,000 steps with batches of 256 are about
 # 4 passes over the largest of its data sets and 1,000 over the smallest. Whatever happens after more passes is not seen here.
 
-# %%
+# %% tags=["remove-input"]
 import pandas as pd
 
 from mergebook.lab.results import load_table
@@ -169,7 +169,7 @@ print(
 settings = average[[*sweep.SETTING, "steps"]].drop_duplicates()
 print(len(settings), "settings, seeds:", *merged["seed"].unique())
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Accuracy of the average against the steps at the usual setting. Grey: each seed, with the paper's error bar, the standard error over its groups of tasks. Black: mean of the seeds, with its 95 % interval.", "name": "fig-scaling-bars"}, "image": {"alt": "Five grey curves rise side by side, from 44 to 48 % at 25 steps to 49 to 53 % at 800, four points apart, with bars of one to two points. The black curve rises between them by five points, in a band of two points on either side."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Accuracy of the average against the steps at the usual setting. Grey: each seed, with the paper's error bar, the standard error over its groups of tasks. Black: mean of the seeds, with its 95 % interval.", "name": "fig-scaling-bars"}, "image": {"alt": "Five grey curves rise side by side, from 44 to 48 % at 25 steps to 49 to 53 % at 800, four points apart, with bars of one to two points. The black curve rises between them by five points, in a band of two points on either side."}}
 rows = sweep.at(average, steps=None)
 bars = {"ms": 3, "lw": 0.8, "capsize": 0}
 fig, ax = plt.subplots(figsize=(7.2, 3.8))
@@ -188,7 +188,7 @@ plt.show()
 # %% [markdown]
 # Experts are trained one after the other. Several at once, by `vmap` over stacked weights, gain nothing here (`make bench`), but for perceptrons:
 
-# %%
+# %% tags=["remove-input"]
 from mergebook.lab.results import load_result
 
 for row in load_result("stacking-speed")["gradients"]:
@@ -207,7 +207,7 @@ assert faster["vit"] < 1 < faster["mlp"]
 # rate it says that it causes "catastrophic generalization failure regardless of optimization convergence". These are
 # claims about two curves that can be measured.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Loss of the average and its two parts, as differences from the pretrained model on the same examples, against the steps at the usual rate (left) and against the rate after 100 steps (right); means and intervals over seeds.", "name": "fig-scaling-parts"}, "image": {"alt": "Left: the training loss falls throughout, the difference rises slowly from zero to about 0.1, and the test loss has a shallow minimum at 400 steps. Right: training and test loss lie on each other, are lowest at the two middle rates and jump at the largest, with intervals of a quarter of a nat; the difference does not rise."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Loss of the average and its two parts, as differences from the pretrained model on the same examples, against the steps at the usual rate (left) and against the rate after 100 steps (right); means and intervals over seeds.", "name": "fig-scaling-parts"}, "image": {"alt": "Left: the training loss falls throughout, the difference rises slowly from zero to about 0.1, and the test loss has a shallow minimum at 400 steps. Right: training and test loss lie on each other, are lowest at the two middle rates and jump at the largest, with intervals of a quarter of a nat; the difference does not rise."}}
 gains = sweep.gained(average, experts)
 swept = {"steps": {"steps": None}, "learning_rate": {"learning_rate": None, "steps": 100}}
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 4.2), sharey=True)
@@ -222,7 +222,7 @@ plt.show()
 # How large is $E_O$ itself? A floor of the training loss is zero; another is what one model reaches that is trained on all tasks together, here
 # for 800 steps with 16 examples of each:
 
-# %%
+# %% tags=["remove-input"]
 VALIDATED = "vision8-scaling-validated"
 joint = load_table(VALIDATED, "joint")
 long = sweep.at(average, steps=800)
@@ -247,7 +247,7 @@ assert (long.groupby("seed")["generalisation"].mean() < 0.5 * apart).all()
 # three training examples of each class, and a hundred examples are few. So the figures show differences from the
 # pretrained model on the same examples, which removes what all settings share:
 
-# %%
+# %% tags=["remove-input"]
 gap = experts[experts["steps"] == 0].groupby(["task", "seed"])["generalisation"].mean()
 print(
     f"pretrained model: E_G {sweep.told(gap.groupby('seed').mean().rename('E_G'), 2)} nats,",
@@ -270,7 +270,7 @@ assert 6.5 < sweep.passes(800) < 7
 # where its interval, corrected for the number of rows, lies above zero, and *fails* where it lies below; the
 # [](90-claims-ledger) says how.
 
-# %%
+# %% tags=["remove-input"]
 from mergebook import ledger
 from mergebook.ledger import drawing
 from mergebook.stability.claims import CLAIMS
@@ -282,7 +282,7 @@ print(drawing.lines(checks, "T9"))
 # %% [markdown]
 # By what the test loss changes there, and how much of it is $E_G$ and how much training loss, in nats:
 
-# %%
+# %% tags=["remove-input"]
 parts = ["loss", "generalisation", "train_loss"]
 
 
@@ -322,7 +322,7 @@ assert (jump["generalisation"] < 0.1 * jump["train_loss"]).all()
 #
 # Steps cost more where a method goes further from the pretrained model, or where data are few:
 
-# %%
+# %% tags=["remove-input"]
 eight = checks["network"].isin(["ViT", "task arithmetic", "TIES", "DARE"])
 print(drawing.lines(checks[eight & (checks["half"] == "K")], "T9", "secondary"))
 
@@ -337,7 +337,7 @@ print(drawing.lines(checks[eight & (checks["half"] == "K")], "T9", "secondary"))
 # ones cost quadratically. [](40-stability) suggests another reading: what counts is how far the experts have gone,
 # $\eta K$.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of the average less that of the pretrained model, for four learning rates, against the steps (left) and against rate times steps (right).", "name": "fig-scaling-rates"}, "image": {"alt": "Left: the curves of the three smaller rates fall with the steps, and the usual one turns up a little at 800; that of the largest rate begins above zero and falls to just below it. Right: the curves of the two smallest rates lie on each other, the third begins above them and joins them later, the largest stays far above."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test loss of the average less that of the pretrained model, for four learning rates, against the steps (left) and against rate times steps (right).", "name": "fig-scaling-rates"}, "image": {"alt": "Left: the curves of the three smaller rates fall with the steps, and the usual one turns up a little at 800; that of the largest rate begins above zero and falls to just below it. Right: the curves of the two smallest rates lie on each other, the third begins above them and joins them later, the largest stays far above."}}
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 4.2), sharey=True)
 figures.two_clocks(
     sweep.at(gains, learning_rate=None, steps=None), "learning_rate", axes, ("η", "ηK")
@@ -346,7 +346,7 @@ handles, names = axes[0].get_legend_handles_labels()
 fig.legend(handles, names, loc="outside lower center", ncols=4, fontsize=10)
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 print(drawing.lines(checks, "T1"))
 print(drawing.lines(checks, "T3"))
 print("controls:")
@@ -366,7 +366,7 @@ assert largest.is_monotonic_decreasing
 # coordinate. Adam's first steps have the same length whatever the gradient is, so they throw an expert off before its
 # gradients agree. The expert recovers, its merges do not. After 100 steps, in points of accuracy above the pretrained model:
 
-# %%
+# %% tags=["remove-input"]
 alone = experts[experts["steps"] > 0].assign(method="individual")
 both = sweep.gained(pd.concat([alone, merged]), experts)
 after = {}
@@ -382,7 +382,7 @@ pd.DataFrame(after).rename_axis("learning rate")
 # from. Single experts tell another story about the other parameters, too; they are what the paper's Figure 4 and Table II
 # show beside the merges.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy above that of the pretrained model, against each parameter while the others are usual: the experts alone, each on its own task, and merges of the same two groups of five tasks by four methods. Means and intervals over seeds.", "name": "fig-scaling-experts"}, "image": {"alt": "Four panels. The experts lie far above all merges; they rise with steps, batch and data, from 13 points at 25 steps to 36 at 800, and against the rate they are highest in the middle. The merges lie 3 to 10 points above the pretrained model at all steps, batches and shares. Against the rate all but the average fall below it at the second largest, and all at the largest, the average to −8, the others to between −15 and −19."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test accuracy above that of the pretrained model, against each parameter while the others are usual: the experts alone, each on its own task, and merges of the same two groups of five tasks by four methods. Means and intervals over seeds.", "name": "fig-scaling-experts"}, "image": {"alt": "Four panels. The experts lie far above all merges; they rise with steps, batch and data, from 13 points at 25 steps to 36 at 800, and against the rate they are highest in the middle. The merges lie 3 to 10 points above the pretrained model at all steps, batches and shares. Against the rate all but the average fall below it at the second largest, and all at the largest, the average to −8, the others to between −15 and −19."}}
 alike = both[~both["method"].str.endswith("_printed")].query("not group >= 2")
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 7.4), sharey=True)
 for ax, own in zip(axes.flat, sweep.sweeps(alike)):
@@ -393,7 +393,7 @@ for ax in axes[:, 0]:
 plots.legend_outside(fig, fontsize=10)
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 print(drawing.lines(checks, "T18"))
 print(drawing.lines(checks, "T17"))
 
@@ -409,7 +409,7 @@ print(drawing.lines(checks, "T17"))
 # Scales were fixed so far, as in the paper. Who merges may choose one for each merge. Task arithmetic at the sum of scales, of 0.5 to 4,
 # that is best on 200 validation examples per task:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy above that of the pretrained model, of the same two groups of five tasks, by the average, by task arithmetic at the fixed scale, and at one chosen for each merge: against the steps at the usual rate (left), and against the rate after 100 steps (right). Means and intervals over seeds.", "name": "fig-scaling-tuned"}, "image": {"alt": "Left: the three curves rise together from 3 points to 8 or 9. Right: they lie on each other at the two smaller rates; at the largest the fixed scale falls to −16 points, the average to −8 and the chosen scale to −4."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test accuracy above that of the pretrained model, of the same two groups of five tasks, by the average, by task arithmetic at the fixed scale, and at one chosen for each merge: against the steps at the usual rate (left), and against the rate after 100 steps (right). Means and intervals over seeds.", "name": "fig-scaling-tuned"}, "image": {"alt": "Left: the three curves rise together from 3 points to 8 or 9. Right: they lie on each other at the two smaller rates; at the largest the fixed scale falls to −16 points, the average to −8 and the chosen scale to −4."}}
 tuned, untouched = (sweep.apart(load_table(VALIDATED, part)) for part in ("merged", "experts"))
 fixed = merged[(merged["method"] == "task_arithmetic") & merged["seed"].isin(tuned["seed"])]
 pairs = pd.concat([tuned[tuned["group"] < 2], fixed])
@@ -424,7 +424,7 @@ handles, names = axes[0].get_legend_handles_labels()
 fig.legend(handles, names, loc="outside lower center", ncols=3, fontsize=10)
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 far = (
     rescaled.groupby(["seed", *sweep.SETTING, "steps", "method"])["distance"]
     .mean()
@@ -466,7 +466,7 @@ assert chosen.is_monotonic_decreasing
 # pictures. More data are called a "free lunch": $n$ stands under the stability term and nowhere else. At equal $K$,
 # they also mean fewer passes. So every curve is drawn twice.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of the average less that of the pretrained model. Top: three batches, against steps and against pictures seen. Bottom: three shares α of the training data, against steps and against K/α, which is proportional to the passes over the data.", "name": "fig-scaling-batches"}, "image": {"alt": "Top left: larger batches are lower at few steps, and the curves approach each other with more. Top right: at equal pictures the curve of batches of 8 is the lowest. Bottom left: the curves of the three shares begin together and part with the steps, fewer data higher. Bottom right: all three have their minimum at the same place, and more data are lower throughout."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test loss of the average less that of the pretrained model. Top: three batches, against steps and against pictures seen. Bottom: three shares α of the training data, against steps and against K/α, which is proportional to the passes over the data.", "name": "fig-scaling-batches"}, "image": {"alt": "Top left: larger batches are lower at few steps, and the curves approach each other with more. Top right: at equal pictures the curve of batches of 8 is the lowest. Bottom left: the curves of the three shares begin together and part with the steps, fewer data higher. Bottom right: all three have their minimum at the same place, and more data are lower throughout."}}
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 7.4), sharey=True)
 kinds = (("batch_size", ("b", "pictures bK"), 1), ("share", ("α", "K/α"), -1))
 for row, (column, texts, power) in zip(axes, kinds):
@@ -474,7 +474,7 @@ for row, (column, texts, power) in zip(axes, kinds):
     row[1].legend(fontsize=10)
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 print(drawing.lines(checks, "T2"))
 print("controls:")
 print(drawing.lines(checks, "T2", "control"))
@@ -484,7 +484,7 @@ print(drawing.lines(checks, "T2", "control"))
 # rate, the batch matters *more*, as there is more noise to average. At equal numbers of pictures nothing is left of the
 # advantage: small batches, which make more steps of them, are as good in accuracy and better in loss.
 
-# %%
+# %% tags=["remove-input"]
 print(drawing.lines(checks, "T4"))
 print("controls:")
 print(drawing.lines(checks, "T4", "control"))
@@ -513,7 +513,7 @@ assert rising[64, 50] < rising[8, 400]
 # Lemma 3, with $\sigma$ and $\zeta$ as measured at the pretrained model; $\sqrt s$, with $V$ the same everywhere; and $\sqrt{s f}$, with the measured training
 # loss $f$, as $V \le 2 L f$. Each curve has one factor, fitted to all points at the usual rate, so that in the panel of the rate it predicts.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Lemma 3 and the root of the corrected stability fit the generalisation error against steps and data about equally well; against the batch only Lemma 3 has the right sign, and against the rate both fail. Points: E_G of the average above the pretrained model's, means and intervals over seeds. Each curve has one factor, fitted to all points at the usual rate. Cut off above.", "name": "fig-scaling-laws"}, "image": {"alt": "Against steps and share of the data the points lie near all three curves, which nearly coincide. Against the batch the points and the dashed curve of Lemma 3 rise, and both root curves fall. Against the rate the points stay near zero; the root curves rise to about 0.2 at the largest rate and Lemma 3 leaves the panel."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Lemma 3 and the root of the corrected stability fit the generalisation error against steps and data about equally well; against the batch only Lemma 3 has the right sign, and against the rate both fail. Points: E_G of the average above the pretrained model's, means and intervals over seeds. Each curve has one factor, fitted to all points at the usual rate. Cut off above.", "name": "fig-scaling-laws"}, "image": {"alt": "Against steps and share of the data the points lie near all three curves, which nearly coincide. Against the batch the points and the dashed curve of Lemma 3 rise, and both root curves fall. Against the rate the points stay near zero; the root curves rise to about 0.2 at the largest rate and Lemma 3 leaves the panel."}}
 import torch
 
 from mergebook.stability.theory.bounds import Losses
@@ -530,7 +530,7 @@ plt.show()
 # The table has the power of each parameter that $E_G$ follows, fitted to the means, with a 95 % half-width over seeds (jackknife), and the powers of
 # the laws on the same points; and how far each law is from the means, as a root mean square in nats.
 
-# %%
+# %% tags=["remove-input"]
 powers, misfit = sweep.exponents(gains, tables), sweep.misfits(tables)
 print(powers.round(2).to_string(), end="\n\n")
 print(misfit.round(3).to_string())
@@ -554,7 +554,7 @@ assert low["batch_size"] < 0 < high["batch_size"]
 # one says $\eta^2$, the other $\eta$, and $E_G$ shows no trace of either. The mechanism of the data is the one that is claimed. From a quarter
 # of them to all, at 400 steps, in nats:
 
-# %%
+# %% tags=["remove-input"]
 kept = {share: sweep.at(gains, share=share, steps=400) for share in (0.25, 1.0)}
 for part in ("generalisation", "train_loss"):
     ends = [rows.groupby(["seed", "task"])[part].mean() for rows in kept.values()]
@@ -576,7 +576,7 @@ assert (shares[1] - shares[0]).groupby("seed").mean().max() < -0.15
 # follow two tasks and add others to their merge: on the eight tasks, on twenty sets of pictures (`vision20`), and on twenty
 # rendered scripts (`glyphs20`), which need no download.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy of two tasks in nested merges of more and more experts, less that in their average of two; usual setting after 400 steps (scripts: 200). Means and intervals over seeds.", "name": "fig-scaling-tasks"}, "image": {"alt": "Left: all curves fall from two to eight experts, the average by 13 points; TIES begins just above it and ends below it, task arithmetic stays above, DARE begins lower and joins the others. Middle: with twenty sets all end ten to fifteen points below the average of two, TIES lowest, with intervals twice as long. Right: with twenty scripts the average falls by 16 points, most of it up to eight, and TIES by 20."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test accuracy of two tasks in nested merges of more and more experts, less that in their average of two; usual setting after 400 steps (scripts: 200). Means and intervals over seeds.", "name": "fig-scaling-tasks"}, "image": {"alt": "Left: all curves fall from two to eight experts, the average by 13 points; TIES begins just above it and ends below it, task arithmetic stays above, DARE begins lower and joins the others. Middle: with twenty sets all end ten to fifteen points below the average of two, TIES lowest, with intervals twice as long. Right: with twenty scripts the average falls by 16 points, most of it up to eight, and TIES by 20."}}
 twenty = {"sets": "vision20-scaling-vit_small", "scripts": "glyphs20-scaling-vit_small"}
 results = {"eight sets": RESULT, **{f"twenty {name}": file for name, file in twenty.items()}}
 nested = {title: load_table(result, "counts") for title, result in results.items()}
@@ -603,7 +603,7 @@ assert len(twin) == (~learned).sum()
 # retrained experts differ by rounding, which changes at most two of 200 predictions
 assert ((twin["accuracy"] - twin["accuracy_twin"]).abs() < 0.011).all()
 
-# %%
+# %% tags=["remove-input"]
 print(drawing.lines(checks, "T5"))
 print("by other methods:")
 others = checks["network"].isin(["task arithmetic", "TIES", "DARE", "AdaMerging"])
@@ -615,7 +615,7 @@ print(drawing.lines(checks, "T5", "control"))
 # More tasks hurt, by every method, and not because there are more experts. Perceptrons that were trained on *one* task, on other halves of its
 # rows and in other orders, can be averaged by eights at no loss. What costs is that tasks differ.
 
-# %%
+# %% tags=["remove-input"]
 print(drawing.lines(checks, "T13"))
 
 # %% [markdown]
@@ -628,7 +628,7 @@ print(drawing.lines(checks, "T13"))
 # Is all this true of these eight tasks alone? All five parameters were changed on fourteen as well (`vision14`, up to 400 steps, groups of
 # eight, five seeds), by all rules but AdaMerging. $E_G$ of the average, and the laws again:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "On fourteen tasks the laws fit the data again, the steps less well, and the batch by Lemma 3 alone: generalisation error of the average above the pretrained model's, with the curves of the figure for eight tasks, from the noise that was measured on those. Means and intervals over five seeds.", "name": "fig-scaling-fourteen"}, "image": {"alt": "As with eight tasks: against the share of the data all curves are near the points, and against the steps the points rise less steeply than all curves. Against the batch the points and Lemma 3 rise while the root curves fall. Against the rate the points stay near zero, the root curves rise to about 0.3 and Lemma 3 leaves the panel."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "On fourteen tasks the laws fit the data again, the steps less well, and the batch by Lemma 3 alone: generalisation error of the average above the pretrained model's, with the curves of the figure for eight tasks, from the noise that was measured on those. Means and intervals over five seeds.", "name": "fig-scaling-fourteen"}, "image": {"alt": "As with eight tasks: against the share of the data all curves are near the points, and against the steps the points rise less steeply than all curves. Against the batch the points and Lemma 3 rise while the root curves fall. Against the rate the points stay near zero, the root curves rise to about 0.3 and Lemma 3 leaves the panel."}}
 fourteen = "vision14-scaling-vit_small"
 many, own = (sweep.apart(load_table(fourteen, part)) for part in ("merged", "experts"))
 many = many[many["method"] == "average"]
@@ -638,12 +638,12 @@ fig, axes = plt.subplots(2, 2, figsize=(7.2, 6.6), sharey=True)
 figures.law_points(more_tables, more, axes)
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 more_powers = sweep.exponents(more, more_tables)
 print(more_powers.round(2).to_string(), end="\n\n")
 print(sweep.misfits(more_tables).round(3).to_string())
 
-# %%
+# %% tags=["remove-input"]
 again = checks[checks["network"] == "fourteen tasks"]
 for claim in ("T9", "T3", "T2", "T4"):
     print(drawing.lines(again, claim, "secondary"))
@@ -679,7 +679,7 @@ assert (sides["outcome"] != "fails").all()
 #
 # With twenty tasks the steps were changed, and for scripts the rate. From 25 steps to the most, in nats:
 
-# %%
+# %% tags=["remove-input"]
 for name, result in twenty.items():
     many, own = (sweep.apart(load_table(result, part)) for part in ("merged", "experts"))
     rows = sweep.at(sweep.gained(many[many["method"] == "average"], own), steps=None)
@@ -709,14 +709,14 @@ assert (twice.loc[twice["claim"].isin(["T9", "T5"]), "value"] > 0).all()
 # average, from each value of a parameter to the next. Merges of the same experts have much in common whatever the rule, so chance is not a
 # standard. The standard is task arithmetic, a linear rule; the rows have the difference from it:
 
-# %%
+# %% tags=["remove-input"]
 print(drawing.lines(checks, "T11"))
 
 # %% [markdown]
 # TIES and DARE agree with the average in about nine of ten steps, nearly as often as task arithmetic does. Whether the difference is within ten steps of a hundred
 # stays open. In accuracy, and on fourteen tasks:
 
-# %%
+# %% tags=["remove-input"]
 print(drawing.lines(checks, "T11", "secondary"))
 
 # %% [markdown]
@@ -728,7 +728,7 @@ print(drawing.lines(checks, "T11", "secondary"))
 # running statistics of its experts are averaged like weights, or measured anew on training examples, without labels. The second is
 # MiniLM, a sentence encoder with 22.6 million parameters from the hub, with Adam and batches of 16 on `sentences8`.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of the average less that of the pretrained model, for several learning rates. Top: ResNet-18, with averaged statistics and with statistics measured anew, against the steps; intervals over five seeds. Bottom: MiniLM, one seed, against the steps and against rate times steps.", "name": "fig-scaling-networks"}, "image": {"alt": "Top left: the curves of the two smaller rates stay near zero, that of the largest lies at about 0.2. Top right: all three fall with the steps, those of the two larger rates together, to below −0.1. Bottom left: two curves of MiniLM fall with the steps, the smaller rate above the usual one; that of the largest rate begins lowest and falls least. Bottom right: the two smaller rates lie on one curve, the largest above it."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test loss of the average less that of the pretrained model, for several learning rates. Top: ResNet-18, with averaged statistics and with statistics measured anew, against the steps; intervals over five seeds. Bottom: MiniLM, one seed, against the steps and against rate times steps.", "name": "fig-scaling-networks"}, "image": {"alt": "Top left: the curves of the two smaller rates stay near zero, that of the largest lies at about 0.2. Top right: all three fall with the steps, those of the two larger rates together, to below −0.1. Bottom left: two curves of MiniLM fall with the steps, the smaller rate above the usual one; that of the largest rate begins lowest and falls least. Bottom right: the two smaller rates lie on one curve, the largest above it."}}
 fig, axes = plt.subplots(2, 2, figsize=(7.2, 7.4), sharey="row")
 net, alone = (sweep.apart(load_table(RESNET, part)) for part in ("merged", "experts"))
 for ax, method in zip(axes[0], ("average", "average_recalibrated")):
@@ -745,7 +745,7 @@ for ax in axes[:, 0]:
     ax.legend(fontsize=10)
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 narrow = checks["network"].isin(["recalibrated ResNet", "ResNet with averaged statistics"])
 print(drawing.lines(checks[narrow], "T3", "secondary"))
 alike = net[net["group"].isin(net.loc[net["method"] != "average", "group"])]
@@ -782,7 +782,7 @@ assert high["generalisation"] < 0
 # The paper's Figure 1 has several backbones, too. Here are ours, with the errors apart, among them a ResNet-18 of full width
 # (11 million parameters; its stem takes every second pixel, and it was pretrained on rendered scripts alone), on five of the tasks:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Against the steps, as differences from the pretrained model: above, the loss of the average and its two parts; below, accuracy of the experts, each on its own task, and of the average. The transformer with Adam, and two ResNets with SGD and statistics measured anew. Means and intervals over seeds.", "name": "fig-scaling-backbones"}, "image": {"alt": "Above: the transformer's training and test loss fall to −0.6, and their difference rises slowly; on both ResNets the two losses fall together by a tenth of a nat, without a turn, and their difference stays at zero. Below: experts rise throughout on all three networks, by 16 to 36 points; the average gains eight on the transformer, two on the narrow ResNet and nothing on the full one."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Against the steps, as differences from the pretrained model: above, the loss of the average and its two parts; below, accuracy of the experts, each on its own task, and of the average. The transformer with Adam, and two ResNets with SGD and statistics measured anew. Means and intervals over seeds.", "name": "fig-scaling-backbones"}, "image": {"alt": "Above: the transformer's training and test loss fall to −0.6, and their difference rises slowly; on both ResNets the two losses fall together by a tenth of a nat, without a turn, and their difference stays at zero. Below: experts rise throughout on all three networks, by 16 to 36 points; the average gains eight on the transformer, two on the narrow ResNet and nothing on the full one."}}
 FULL = "vision8-scaling-resnet18_strided"
 wide, single = (sweep.apart(load_table(FULL, part)) for part in ("merged", "experts"))
 nets = {"ViT": sweep.at(both[both["method"].isin(["individual", "average"])], steps=None)}
@@ -824,7 +824,7 @@ for rows in nets.values():
 # Both ResNets do the same: within these steps training and test loss of the average fall together, $E_G$ stays near zero, and no turn is in sight.
 # The experts have not converged either: at full width they are right on three in five. The full ResNet for twice as long, on all eight tasks, one seed:
 
-# %%
+# %% tags=["remove-input"]
 longer = [sweep.apart(load_table(f"{FULL}-400", part)) for part in ("merged", "experts")]
 longer[0] = longer[0][longer[0]["method"] == "average_recalibrated"]
 sweep.gained(*longer).groupby("steps")[["accuracy", *parts]].mean().round(3)

@@ -52,7 +52,7 @@ DEVICE = "cpu"
 # pretrained model. Three things to try: follow the dip of the black curve while you change $\eta$; find a setting where
 # another curve has its dip in the same place; raise the number of tasks.
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input"]
 from IPython.display import HTML, display
 
 from mergebook import plots
@@ -70,7 +70,7 @@ display(HTML(explorer(seed=SEED)))
 # A setting of the rate and the steps is a point in a plane. The paper's lemma is proved where $\eta L K \le \frac18$, the
 # repaired bound where it is at most $\frac{1}{2\sqrt3}$. Theorem 3 puts in a rate of its own, $\eta = \sqrt{T/K}$:
 
-# %% tags=["hide-input"]
+# %% tags=["remove-cell"]
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -161,7 +161,7 @@ plt.show()
 # More steps or larger ones lower the error first, which the law does not say. For the other parameters, the factor from
 # the least to the largest value, with 95 % intervals over families:
 
-# %%
+# %% tags=["hide-input"]
 for parameter in ("batch", "examples", "tasks"):
     for name, row in choosing.change(table, parameter).drop(index="best_gamma").iterrows():
         print(f"{parameter:8} {name:9} {row.factor:6.2f} [{row.low:.2f}, {row.high:.2f}]")
@@ -186,7 +186,7 @@ if not small:  # the text is about ten families of tasks
 # grows, since more tasks disagree. From two tasks to sixteen, by which factor, after the usual steps and after ten times as
 # many:
 
-# %%
+# %% tags=["hide-input"]
 parts = {
     count: choosing.survey([{"steps": count, "tasks": T} for T in (2, 16)], seeds)
     for count in (100, 1000)
@@ -218,6 +218,8 @@ if not small:  # the text is about ten families of tasks
 # average in the *other* families of the same kind.
 
 # %%
+from mergebook.stability.read import choosing
+
 own = (0.0, 0.5) if small else (0.0, 0.5, 2.0)
 turned = (0.0, 1.0) if small else (0.0, 0.3, 1.0)
 steps = (1, 10, 100, 1000) if small else choosing.STEPS
@@ -235,7 +237,7 @@ fig.supxlabel("length of the tasks' own gradients")
 fig.supylabel("how far curvatures are turned")
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 from mergebook.lab.statistics import interval
 
 kind = ranked[(ranked["own"] == 0.5) & (ranked["turned"] == 1.0)]
@@ -257,7 +259,7 @@ if not small:  # the text is about ten families of tasks
 # Printed are the families of [](40-stability), with $\tau$ and its 95 % interval. On half of them and fewer settings, with
 # fewer and with more examples per task:
 
-# %%
+# %% tags=["hide-input"]
 by_examples = {}
 for count in (20, 50, 1000):
     few = choosing.survey(choosing.settings(steps[::2], examples=count), seeds[:5])
@@ -303,7 +305,7 @@ ax.set(xscale="log", yscale="log", xlabel="ηK by the rule", ylabel="best ηK")
 ax.legend(fontsize=10, loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 for name, part in points.groupby("turned"):
     low, high = (part.groupby("own")[column].median() for column in ("free", "best"))
     print(f"turned {name}: rule {low.max():.2f} to {low.min():.2f}", end=", ")
@@ -358,7 +360,7 @@ ax.set(xlabel="settings that are trained", ylabel="regret")
 ax.legend(fontsize=10, loc="center right", bbox_to_anchor=(1, 0.3))
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 for guide in ("random", "repaired", "best_gamma", "theorem_3", choosing.HABIT):
     mean, width = interval(lost[guide].tolist())
     print(f"{guide:14} {mean:.3f} ± {width:.3f}")
@@ -386,7 +388,7 @@ if not small:  # the text is about ten families of tasks
 # The paper draws its "predicted" curves without saying which $L$ they have. So we read it in three ways: $L$ as its Assumption 1 defines it, the largest
 # measured curvature of a single example; $L = 1$; and the $L$ that suits the other seeds best, which gives the bound as much as the habit gets.
 
-# %%
+# %% tags=["remove-input"]
 from mergebook.lab.results import load_table
 from mergebook.stability.read import guides
 
@@ -401,7 +403,7 @@ bent = min(start.losses.smoothness for start in guides.starts(record, 5).values(
 print(f"{real.groupby('seed').size().max()} settings; L at least {bent:.0f}, so that", end=" ")
 print(f"L times the least rate times K is {bent * real['progress'].min():.0f}")
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of the average in 42 settings of a vision transformer against Theorem 3, computed beforehand, and against ηK; means over five seeds, logarithmic horizontal axes. Colours are learning rates.", "name": "fig-choosing-real"}, "image": {"alt": "The two panels are nearly the same cloud of points. Within each of the three smaller rates the loss mostly falls as the bound grows; only the largest rate lies far above. The bound is least at the far left, where the loss is among the highest of the smaller rates."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test loss of the average in 42 settings of a vision transformer against Theorem 3, computed beforehand, and against ηK; means over five seeds, logarithmic horizontal axes. Colours are learning rates.", "name": "fig-choosing-real"}, "image": {"alt": "The two panels are nearly the same cloud of points. Within each of the three smaller rates the loss mostly falls as the bound grows; only the largest rate lies far above. The bound is least at the far left, where the loss is among the highest of the smaller rates."}}
 keys = ["learning_rate", "batch_size", "share", "steps"]
 means = real.groupby(keys)[["theorem_3", "progress", "loss"]].mean().reset_index()
 shades = (plots.SKY, plots.BLUE, plots.ORANGE, plots.VERMILION)
@@ -423,7 +425,7 @@ plt.show()
 # training examples stand in for validation. Single *experts* have been validated, too, by accuracy and by loss;
 # *elsewhere* takes what was best in the other seeds.
 
-# %%
+# %% tags=["remove-input"]
 related, lost = guides.correlations(real), guides.regrets(real)
 for kind, table in {"correlation": related, "points lost": lost}.items():
     for name in table:
@@ -433,7 +435,7 @@ for kind, table in {"correlation": related, "points lost": lost}.items():
 # %% [markdown]
 # The same correlations of Theorem 3, and of its two halves alone, for the three readings of $L$. The stability term does not depend on $L$:
 
-# %%
+# %% tags=["remove-input"]
 for reading, rows in readings.items():
     ranks = guides.correlations(rows)
     texts = {"Theorem 3": "theorem_3", "ε alone": "optimisation", "S alone": "stability"}
@@ -482,7 +484,7 @@ assert bent * real["progress"].min() > 10
 # any merge; by validation loss they lose a point. But training examples favour long training, which happens to be best here. A second run has
 # judged merges on 200 validation examples per task as well. There a search loses, in points:
 
-# %%
+# %% tags=["remove-input"]
 VALIDATED = "vision8-scaling-validated"
 again = guides.validated(real, load_table(VALIDATED, "merged"))
 searched = guides.regrets(again)
@@ -501,7 +503,7 @@ assert len(searched) == 5
 # So few examples cost about a point, with an interval that reaches zero: less than any bound with the measured $L$ does, in every seed. What each way computes
 # before its choice, per seed, as counts:
 
-# %%
+# %% tags=["remove-input"]
 from mergebook.lab.results import load_result
 
 studies = ("vision8-scaling-vit_small", "vision8-stability-vit_small")
@@ -521,7 +523,7 @@ assert (spent.loc["bounds", ["merges", "forward"]] == 0).all()
 # which the average is best at each rate; a plus says that it is the last that was tried, so that $K$ is only bounded from
 # below:
 
-# %%
+# %% tags=["remove-input"]
 best = {loss: guides.best_lengths(real, loss) for loss in ("loss", "train_loss")}
 marked = {
     loss: table["steps"].astype(str) + table["last"].map({True: "+", False: " "})
@@ -555,7 +557,7 @@ assert ((ends[1.6e-3] == ends[4e-4]) | (2 * ends[1.6e-3] == ends[4e-4])).all()
 # away from $\theta_0$. And Adam may be read as rescaled SGD only for the part of its way that lies in the span of its
 # gradients; the record holds the *residual*, the share of the length that does not:
 
-# %%
+# %% tags=["remove-input"]
 from mergebook.lab.statistics import over_seeds
 
 outside = over_seeds(record["adam"], "steps", "residual")
@@ -615,7 +617,7 @@ assert 0 < (noisy["mean"] == 0).sum() < 5
 # which is about $\tilde f$ everywhere else. How the excess error, over the pretrained model's,
 # differs from that of uniform weights, with the weights where the bound is least and with the best there are:
 
-# %%
+# %% tags=["hide-input"]
 sweep = choosing.weighed((5, 100), seeds, rate=0.05)
 for count, part in sweep.groupby("steps"):
     print(f"K = {count}: uniform {part['uniform'].mean():.3f}", end="")
@@ -641,13 +643,13 @@ if not small:  # the text is about ten families of tasks
 # random and keeps the best on 200 validation examples per task. The largest weight first, mean over seeds, then test accuracy (points) and loss (nats)
 # against equal weights:
 
-# %%
+# %% tags=["remove-input"]
 WEIGHED = "vision8-weighing-vit_small"
 weights = load_table(WEIGHED, "weights")
 largest = weights.groupby(["guide", "steps", "seed"], sort=False)["weight"].max()
 largest.groupby(["guide", "steps"], sort=False).mean().unstack("steps").round(2)
 
-# %%
+# %% tags=["remove-input"]
 from mergebook.lab.statistics import both_intervals, written_both
 
 judged = load_table(WEIGHED).rename(columns={"guide": "method"})
@@ -702,7 +704,7 @@ ax.minorticks_off()
 ax.legend(fontsize=10)
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 for length in (0.1, 1.0, 10.0):
     part = uneven[uneven["progress"] == length]
     mean, width = interval((part["average"] - part["fednova"]).tolist())
@@ -728,7 +730,7 @@ if not small:  # the text is about ten families of tasks
 # The paper remarks that the original objective "can still converge". Its source says the opposite: a gap of
 # $\chi^2 \kappa^2$ stays. If one merges and trains on from the merge for ever, this is left of the excess error:
 
-# %%
+# %% tags=["hide-input"]
 left = mixed.limits((0.1, 0.001), seeds)
 for rate, part in left.groupby("rate"):
     texts = ["{:.4f} ± {:.4f}".format(*interval(part[w].tolist())) for w in ("average", "fednova")]

@@ -104,7 +104,7 @@ for name, model, ends in (
 # start, with the same heads, rates and orders of pictures. Curvature is the largest eigenvalue of the Hessian of a task's
 # training loss at its expert.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Against plain experts that cost the same. Left: curvature at the experts, log ratio; to the left is flatter. Middle and right: points of accuracy of experts on their own tasks, and of their average. Thick: 95 % intervals over five seeds. Thin: over seeds and tasks.", "name": "fig-remedies-training"}, "image": {"alt": "Left: sharpness-aware experts are flatter, the more so the larger the ball; linearised ones less clearly; half as much plain training changes nothing. Middle: all rows are left of zero, the remedies further than plain training of half the length. Right: the averages are left of zero too, by about a point, those of the larger ball by three; only there is the thick interval clear of zero."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Against plain experts that cost the same. Left: curvature at the experts, log ratio; to the left is flatter. Middle and right: points of accuracy of experts on their own tasks, and of their average. Thick: 95 % intervals over five seeds. Thin: over seeds and tasks.", "name": "fig-remedies-training"}, "image": {"alt": "Left: sharpness-aware experts are flatter, the more so the larger the ball; linearised ones less clearly; half as much plain training changes nothing. Middle: all rows are left of zero, the remedies further than plain training of half the length. Right: the averages are left of zero too, by about a point, those of the larger ball by three; only there is the thick interval clear of zero."}}
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -145,7 +145,7 @@ assert clear[clear].index.tolist() == [SAM[1]]
 # SAM's experts do lie where the loss curves a third as much. But at equal cost no remedy has a better average, and with the
 # larger ball, where experts are flattest, it is worse by three points. Against plain experts of *as many steps*, which cost half:
 
-# %%
+# %% tags=["remove-input"]
 from mergebook.lab.statistics import both_intervals, interval, over_seeds, written, written_both
 
 half = {
@@ -176,7 +176,7 @@ assert half["average"]["mean"][SAM[1]] < -1
 # `mergebook measure glyphs8-rebasin-mlp` trains perceptrons on each script of `glyphs8` from two random starts, and averages two of them:
 # of one task from both starts, of two tasks from both starts, and of two tasks from one start.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Two perceptrons from two random starts, before and after Git Re-Basin, and two from one start. From left to right: their distance over the length of one; test loss of their average; squared distance of two tasks' gradients from their mean at the average, without bias. Means over eight pairs; bars are 95 % intervals over five seeds.", "name": "fig-remedies-rebasin"}, "image": {"alt": "Left: distances of 1.4 fall to 1.3 by matching; from one start it is 0.6. Middle: the loss of the average falls by a third of a nat for one task, by a tenth for two tasks, where one start is as much better again. Right: the intervals before and after matching overlap; from one start it is lower than before."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Two perceptrons from two random starts, before and after Git Re-Basin, and two from one start. From left to right: their distance over the length of one; test loss of their average; squared distance of two tasks' gradients from their mean at the average, without bias. Means over eight pairs; bars are 95 % intervals over five seeds.", "name": "fig-remedies-rebasin"}, "image": {"alt": "Left: distances of 1.4 fall to 1.3 by matching; from one start it is 0.6. Middle: the loss of the average falls by a third of a nat for one task, by a tenth for two tasks, where one start is as much better again. Right: the intervals before and after matching overlap; from one start it is lower than before."}}
 pairs = load_table("glyphs8-rebasin-mlp", "pairs")
 titles = {
     "distance": "Distance",
@@ -198,7 +198,7 @@ for ax, (value, title) in zip(axes, titles.items()):
 axes[0].legend(fontsize=10)
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 change = {"matched": ("matched", "as trained")}
 for pair, value, unit in (
     ("same task", "barrier", "nats"),
@@ -251,7 +251,7 @@ assert (pairs.loc[pairs["pair"] == "one start", "moved"] == 0).all()
 # they are, **per step** (over $\eta \lVert a \rVert_1$, which momentum and pull change, too), or **per length**: times the mean length
 # over their own. What mixing costs is told by two merges of experts that are all *alike*, in the one way and in the other.
 
-# %% tags=["hide-input"]
+# %% tags=["remove-cell"]
 UNEVEN = "vision8-uneven-vit_small"
 merged, experts = (load_table(UNEVEN, name) for name in ("merged", "experts"))
 compared = {
@@ -264,7 +264,7 @@ gains = {
 }
 lengths = remedies.longer(experts)
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: distance of an expert from the pretrained model against its steps, logarithmic axes; dashed: in proportion to steps. Right: points of accuracy of the average, for seven ways in which halves of the experts differ: of mixing them, against the mean of merges of experts that are alike, and of bringing mixed task vectors to equal amounts of steps, or to equal lengths; thick and thin intervals as above.", "name": "fig-remedies-uneven"}, "image": {"alt": "Left: with seven times the steps experts are a little more than twice as far, well below the dashed lines. Right: circles, of mixing, lie at zero in all seven rows. Triangles, per step, lie left of zero where steps or rates differ, by one to two points with Adam and four to six with SGD, and at zero for momentum and the pull. Squares, per length, lie at zero or a little left of it."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Left: distance of an expert from the pretrained model against its steps, logarithmic axes; dashed: in proportion to steps. Right: points of accuracy of the average, for seven ways in which halves of the experts differ: of mixing them, against the mean of merges of experts that are alike, and of bringing mixed task vectors to equal amounts of steps, or to equal lengths; thick and thin intervals as above.", "name": "fig-remedies-uneven"}, "image": {"alt": "Left: with seven times the steps experts are a little more than twice as far, well below the dashed lines. Right: circles, of mixing, lie at zero in all seven rows. Triangles, per step, lie left of zero where steps or rates differ, by one to two points with Adam and four to six with SGD, and at zero for momentum and the pull. Squares, per length, lie at zero or a little left of it."}}
 fig, (left, right) = plt.subplots(1, 2, figsize=(9.2, 5.2), width_ratios=(2, 3))
 for (name, text), shade in zip(remedies.OPTIMISERS.items(), plots.CYCLE):
     own = lengths[lengths["optimiser"] == name]
@@ -284,7 +284,7 @@ plt.show()
 # %% [markdown]
 # The same for other rules, per step against as they are, in points:
 
-# %%
+# %% tags=["remove-input"]
 rules = {
     rule: remedies.way_gains(merged, *compared["per step"], method=rule)
     for rule in ("average", "task_arithmetic", "ties", "cart")
@@ -328,7 +328,7 @@ assert remedies.growth(lengths).to_numpy().max() < 0.6
 # $\zeta_t$, less weight. We let it learn one coefficient per task, by the entropy of its predictions, and put them beside $\zeta_t^2$
 # at the pretrained model, estimated without bias.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "AdaMerging's coefficients, one per task, against the squared distance of the task's gradient from the mean gradient at the pretrained model, logarithmic axis; scripts (left) and sets of pictures (right). Eight tasks, five seeds.", "name": "fig-remedies-adamerging"}, "image": {"alt": "Left: the cloud of points rises to the right, from about 0.2 to 0.5; Braille lies below the others at its place, in one seed below zero. Right: the points lie between −0.2 and 0.6; EuroSAT, far to the right, has the largest coefficients, CIFAR-10 at the left negative ones, and between them there is no order."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "AdaMerging's coefficients, one per task, against the squared distance of the task's gradient from the mean gradient at the pretrained model, logarithmic axis; scripts (left) and sets of pictures (right). Eight tasks, five seeds.", "name": "fig-remedies-adamerging"}, "image": {"alt": "Left: the cloud of points rises to the right, from about 0.2 to 0.5; Braille lies below the others at its place, in one seed below zero. Right: the points lie between −0.2 and 0.6; EuroSAT, far to the right, has the largest coefficients, CIFAR-10 at the left negative ones, and between them there is no order."}}
 known = {suite: load_table(result, "coefficients") for suite, result in remedies.EXPLAINED.items()}
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 4.6))
 for ax, (suite, rows) in zip(axes, known.items()):
@@ -341,7 +341,7 @@ for ax, (suite, rows) in zip(axes, known.items()):
 axes[0].set_ylabel("coefficient λ")
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 names = {"heterogeneity": "ζ²", "loss": "loss", "distance": "distance"}
 for suite, rows in known.items():
     for fine, own in rows.groupby("granularity", sort=False):
@@ -351,7 +351,7 @@ for suite, rows in known.items():
             mean, width = interval(remedies.correlations(rows, fine, column).tolist())
             print(f"  {name:8} {mean:+.2f} ± {width:.2f}")
 
-# %%
+# %% tags=["remove-input"]
 judged = {suite: remedies.errors(load_table(name)) for suite, name in remedies.EXPLAINED.items()}
 better = {fine: (f"adamerging, {fine}", "average") for fine in ("task", "layer")}
 for suite, rows in judged.items():
@@ -395,7 +395,7 @@ assert sum(interval(remedies.correlations(known["vision8"], "task", "loss").toli
 # that outliers get smaller coefficients.** On scripts they get larger ones in every seed. But all seeds share the same eight tasks, so the unit is the
 # task, and no correlation across eight tasks is clear:
 
-# %%
+# %% tags=["remove-input"]
 from scipy.stats import spearmanr
 
 for suite, rows in known.items():
@@ -426,7 +426,7 @@ for rows in known.values():
 # $E_O$ is the training loss and $E_G$ test loss less training loss. Modules learn from unlabelled inputs. Surgery's
 # paper takes the test inputs; we also take training and validation inputs, three hundred per task.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Optimisation and generalisation error of the average, of the average with Surgery's modules learned from three splits, and of the experts, each on its own task; means over tasks, with 95 % intervals over five seeds. On a dotted line the test loss is the same.", "name": "fig-remedies-surgery"}, "image": {"alt": "Scripts and sets of pictures show the same. All three versions of Surgery lie far to the left of the average, by more than half a nat. Learned from validation inputs, it is about as high as the average; learned from test inputs it lies lower, and learned from training inputs about as high as the experts, well above."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Optimisation and generalisation error of the average, of the average with Surgery's modules learned from three splits, and of the experts, each on its own task; means over tasks, with 95 % intervals over five seeds. On a dotted line the test loss is the same.", "name": "fig-remedies-surgery"}, "image": {"alt": "Scripts and sets of pictures show the same. All three versions of Surgery lie far to the left of the average, by more than half a nat. Learned from validation inputs, it is about as high as the average; learned from test inputs it lies lower, and learned from training inputs about as high as the experts, well above."}}
 mended = {
     "average": ("average", plots.BLACK, "*"),
     "surgery, test": ("Surgery, test inputs", plots.VERMILION, "o"),
@@ -450,7 +450,7 @@ axes[0].set_ylabel("test less training loss: $E_G$")
 plots.legend_outside(fig, ncols=3, fontsize=10)
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 changes = {split: (f"surgery, {split}", "average") for split in ("test", "validation", "train")}
 for suite, rows in judged.items():
     for part in ("optimisation", "generalisation"):

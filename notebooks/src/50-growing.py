@@ -313,7 +313,7 @@ if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
 # their biases), and so are the outputs of new heads and hidden units; all else that is new is random, with gains of 1 and biases of 0. The target is a
 # test loss of 0.1 nats below the source's.
 
-# %%
+# %% tags=["hide-input"]
 from mergebook.lab.statistics import over_seeds, paired
 
 tiny = PROFILE == "smoke"
@@ -413,7 +413,7 @@ looks = {  # of the start's width (else the row's own) and mode
     ("", "alone"): ("learned", plots.BLUE, "o"),
 }
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: share of the source's learning right after growing, before and after 100 steps of learning the maps. What lies below −1 is drawn there. Right: loss of the start that keeps the function, with as many FLOPs of training, less that of the learned start, after at most 100 more steps; right of 0 learning has paid. Means and intervals over five seeds.", "name": "fig-growing-learned"}, "image": {"alt": "Left: learned from singular vectors or mean padding, an MLP keeps 1.3, a ResNet 1.5 and a GPT a little over 1, where growing alone gives 1. Stacked layers begin at −0.3 in the MLP, below −1 in the ResNet, and at 0.9 in the GPT; learning takes the GPT and the ResNet to about 1 and the MLP to 0.1, or further where they are made wider too. Random factors are at 0.3 in the GPT, at 0 in the MLP and below −1 in the ResNet. Right: all rows of the GPT lie left of zero by about 0.05, those of the others reach across it."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Left: share of the source's learning right after growing, before and after 100 steps of learning the maps. What lies below −1 is drawn there. Right: loss of the start that keeps the function, with as many FLOPs of training, less that of the learned start, after at most 100 more steps; right of 0 learning has paid. Means and intervals over five seeds.", "name": "fig-growing-learned"}, "image": {"alt": "Left: learned from singular vectors or mean padding, an MLP keeps 1.3, a ResNet 1.5 and a GPT a little over 1, where growing alone gives 1. Stacked layers begin at −0.3 in the MLP, below −1 in the ResNet, and at 0.9 in the GPT; learning takes the GPT and the ResNet to about 1 and the MLP to 0.1, or further where they are made wider too. Random factors are at 0.3 in the GPT, at 0 in the MLP and below −1 in the ResNet. Right: all rows of the GPT lie left of zero by about 0.05, those of the others reach across it."}}
 fig, axes = plt.subplots(1, 2, figsize=(9.4, 5.2), sharey=True, width_ratios=(3, 2))
 for shift, ((other, mode), look) in zip((0.2, 0, -0.2), looks.items()):
     for key in gains.index:
@@ -482,7 +482,7 @@ assert 0.85 < scratch + 0.01 < 0.93
 # Where two sources are averaged, how they are learned decides. *Alone* each finds its own basis, and from own starts the average keeps no
 # more than before, in the ResNet less than nothing, though its statistics are measured anew. *Jointly*, for the loss of the average itself, the barrier is gone:
 
-# %%
+# %% tags=["remove-input"]
 print(pairs.unstack("mode")[["grown", "alone", "joint"]].round(2).to_string())
 
 # %% [markdown]
@@ -492,7 +492,7 @@ print(pairs.unstack("mode")[["grown", "alone", "joint"]].round(2).to_string())
 # `encoder` makes it wider, deeper, or wider in the hidden units alone, lets every result make its own zero-shot heads, and compares the cosines
 # of all pairs of test sentences with the source's. (`mergebook measure sentences8-encoder`.)
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "MiniLM grown, nothing trained. Twice as wide, 66 million parameters (replicate, svd, svd_random), 1.5 times as wide (uneven), 1.5 times the hidden units alone (hidden), twice as deep (stack, interlace); random is MiniLM's shape at a random start. Left: zero-shot accuracy over eight tasks. Right: correlation of the cosines of all pairs of 800 sentences with the source's. Means and intervals over three seeds, dotted the source.", "name": "fig-growing-encoder"}, "image": {"alt": "Replicate and mean padding of hidden units lie on the source's line in both panels. Svd, svd with uneven copies, stack and interlace lie left of it in both, and so do random factors and the random start, whose correlations are the lowest."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "MiniLM grown, nothing trained. Twice as wide, 66 million parameters (replicate, svd, svd_random), 1.5 times as wide (uneven), 1.5 times the hidden units alone (hidden), twice as deep (stack, interlace); random is MiniLM's shape at a random start. Left: zero-shot accuracy over eight tasks. Right: correlation of the cosines of all pairs of 800 sentences with the source's. Means and intervals over three seeds, dotted the source.", "name": "fig-growing-encoder"}, "image": {"alt": "Replicate and mean padding of hidden units lie on the source's line in both panels. Svd, svd with uneven copies, stack and interlace lie left of it in both, and so do random factors and the random start, whose correlations are the lowest."}}
 means = load_table("sentences8-encoder", "tasks").groupby(["seed", "way"])
 means = means[["accuracy", "agreement"]].mean().reset_index()
 grown_encoders = load_table("sentences8-encoder", "encoders").merge(means, on=["seed", "way"])

@@ -113,7 +113,7 @@ for steps in (0, 1):
 # exchanged, against its own derivation. For more sources the paper has $\gamma = H^{-1} e / e^\top H^{-1} e$, which
 # is part 1 where $H$ can be inverted.
 
-# %% tags=["hide-input"]
+# %% tags=["remove-cell"]
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -136,7 +136,7 @@ def feet(sources, targets, ax):  # the point of a segment that is nearest to eac
         ax.annotate(name, source.tolist(), **below)
 
 
-# %% tags=["hide-input"]
+# %% tags=["remove-cell"]
 def simplex_levels(offsets, ax):  # predicted squared distance over all weights, and the best ones
     squares, between = squared_distances(offsets, torch.zeros(offsets.shape[1]))
     matrix = interactions(squares, between)
@@ -347,7 +347,7 @@ def estimated_by(samples):  # squared distances of the target's, the first and t
     }
 
 
-# %%
+# %% tags=["hide-input"]
 SHARES, rows = (0.0, 0.25, 0.5, 0.75, 1.0), []
 for seed in range(3 if PROFILE == "smoke" else 10):
     generator = torch.Generator().manual_seed(seed)
@@ -429,7 +429,7 @@ print("tested:  ", *tested.weights.tolist(), "|", *tested.notes)
 # $\theta_1$ by *Git Re-Basin* {cite}`ainsworth2023git`; and the vision transformer of the testbed, experts of one
 # pretrained model, where the target is a mixture of two scripts.
 
-# %%
+# %% tags=["hide-input"]
 from mergebook import load_suite, load_zoo
 from mergebook.lab.comparison import cut
 
@@ -448,7 +448,7 @@ pairs = list(zip(names[::2], names[1::2]))
 # %% [markdown]
 # Of a pair of scripts, the best weight among fifteen, and what quadratic losses predict from their rise between both ends alone:
 
-# %%
+# %% tags=["hide-input"]
 from mergelib.evaluation.loops import evaluate_many
 from mergelib.statedict import lerp
 
@@ -493,7 +493,7 @@ axes[0].set_ylabel("best γ₁")
 plots.legend_outside(fig, ncols=4, fontsize=10)
 plt.show()
 
-# %%
+# %% tags=["hide-input"]
 same = mixtures.least_squares_shares(SHARES, same_inputs=True, seed=SEED)
 print("least squares, same inputs:", same["loss"].round(2).tolist())
 print(
@@ -543,7 +543,7 @@ assert (abs(same["loss"] - same["share"]) < 1e-9).all()
 # formula beside it has $D_1$ and $D_2$ exchanged, which turns $\gamma_1$ into $1 - \gamma_1$. We do the same with the
 # text of Python's own language help:
 
-# %%
+# %% tags=["hide-input"]
 from collections import Counter
 
 from mergebook.sail.read.text import help_text
@@ -631,7 +631,7 @@ print(f"X depends on Y: 0.50, bound {below / 3:.2f}")
 # (iii) $\theta_i$ shall be a Lipschitz function of the data's mean and variance. (iv) Nobody starts from $\mathcal N(0, I)$. The
 # perceptrons, squared distances to the optimum of the even mixture:
 
-# %%
+# %% tags=["hide-input"]
 even = perceptrons[perceptrons["share"] == 0.5]
 columns = {"nearest_source": "nearest source", "random": "PyTorch's start", "normal": "N(0, I)"}
 table = even.groupby("start", sort=False)[list(columns)].mean().rename(columns=columns)
@@ -670,7 +670,7 @@ if (PROFILE, SEED) == ("default", 0):
 # The paper concedes that "as $T$ increases, this advantage cannot always be relied upon".
 # In the middle of the figure is logistic regression with a penalty, labels from two sources mixed evenly:
 
-# %%
+# %% tags=["hide-input"]
 from mergebook.sail.measure.risk import risk
 from mergebook.sail.read.proximal import descents
 from mergebook.sail.theory import steps_saved
@@ -755,7 +755,7 @@ for kappa in (1, 3, 10, round(known["L"] / known["mu"])):
 # term is attained.
 # ```
 
-# %%
+# %% tags=["hide-input"]
 generator, draws, rows = np.random.default_rng(SEED), 2_000 if small else 20_000, []
 for size in (1, 2, 3, 5, 10, 20, 50):  # Theorem 1 at α = ½ in an LDA world with Σ = I
     far = 2 * 0.1**2 * generator.chisquare(size, draws)

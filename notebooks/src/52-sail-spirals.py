@@ -201,7 +201,7 @@ for reading, stops in {"one class": (0.77, 0.69, 0.13), "random": (0.77, 0.48, 0
 # For text the paper reports a spike at $\gamma = 0.5$, and that the best weights are near 0 and 1 (section 4.4). Its grid of 30 values from
 # −1 to 2 does not have 0, 0.5 or 1; ours of 31 does.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Validation loss against the weight of the first source, before retraining (above) and after 50 epochs (below). Means and 95 % intervals over seeds.", "name": "fig-spirals-valley"}, "image": {"alt": "One class: a narrow valley at one half, for both kinds of start. Inner and outer: lowest between 0 and one half, rising steeply towards the outer source. Random: lowest at 0 and 1; own starts have a high hump between them, a shared start a low one."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Validation loss against the weight of the first source, before retraining (above) and after 50 epochs (below). Means and 95 % intervals over seeds.", "name": "fig-spirals-valley"}, "image": {"alt": "One class: a narrow valley at one half, for both kinds of start. Inner and outer: lowest between 0 and one half, rising steeply towards the outer source. Random: lowest at 0 and 1; own starts have a high hump between them, a shared start a low one."}}
 from mergebook.sail.measure.spirals import READINGS
 
 looks = {"shared": ("shared start", plots.BLUE, "o-"), "own": ("own starts", plots.VERMILION, "s-")}
@@ -223,7 +223,7 @@ plt.show()
 # (spirals-spike)=
 # The loss at one half, less the mean of both ends, by epochs of retraining; over seeds:
 
-# %%
+# %% tags=["remove-input"]
 from mergebook.lab.statistics import over_seeds
 
 walls = analysis.barriers().pivot(
@@ -261,7 +261,7 @@ assert share["one class"] < 0.05
 # training of sources. SAIL's start has the weights of Theorem 3. Beside it stand the plain mean and the baseline that the paper leaves
 # out: the source whose data are nearest to the target's, alone.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "How much faster than scratch, log₂, account A. Right of zero is faster. Means and 95 % intervals over seeds; who never reaches the loss counts as if at the end of training, so that left of zero the truth may be farther left, and who is there by the first reading as if at that reading, so that right of zero it may be farther right.", "name": "fig-spirals-speed"}, "image": {"alt": "Two panels. In both, all methods are left of zero for sources of one class, and of inner and outer points. For random points all are right of zero; with own starts the nearest source alone is ahead of the averages, with a shared start the plain mean is."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "How much faster than scratch, log₂, account A. Right of zero is faster. Means and 95 % intervals over seeds; who never reaches the loss counts as if at the end of training, so that left of zero the truth may be farther left, and who is there by the first reading as if at that reading, so that right of zero it may be farther right.", "name": "fig-spirals-speed"}, "image": {"alt": "Two panels. In both, all methods are left of zero for sources of one class, and of inner and outer points. For random points all are right of zero; with own starts the nearest source alone is ahead of the averages, with a shared start the plain mean is."}}
 compared = analysis.compared()
 looks = {
     "theorem": ("Theorem 3", plots.BLUE, "o"),
@@ -279,7 +279,7 @@ for ax, (start, words) in zip(axes, {"shared": "shared start", "own": "own start
 plots.legend_outside(fig)
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 for account in ("A", "B", "C"):
     rows = speed_ups(compared, "easy", account, "theorem")
     gains = over_seeds(rows, ["reading", "start"], "speed")
@@ -312,7 +312,7 @@ assert (alone.loc[["one class", "inner, outer"], "mean"] < 0).all()
 #
 # The test loss after all 300 epochs:
 
-# %%
+# %% tags=["remove-input"]
 final = over_seeds(compared, ["reading", "start", "method"], "loss")["mean"]
 print(final.unstack("method").round(2).to_string())
 
@@ -379,7 +379,7 @@ for goal in ("easy", "hard"):
 # Theorem 1 says that sources are nearer to an optimum $\theta^*$ than random weights are. The mean over sources of $\lVert \theta_i - \theta^* \rVert$, with $\theta^*$ trained from the
 # sources' start where they share it and else from a fresh one, beside the distance of random weights as PyTorch draws them:
 
-# %%
+# %% tags=["remove-input"]
 logs = analysis.nearness()
 lengths = logs.assign(distance=np.exp(logs["log"] / 2))
 print(lengths.pivot_table(index="reading", columns=["start", "point"], values="distance").round(1))
@@ -388,7 +388,7 @@ print(lengths.pivot_table(index="reading", columns=["start", "point"], values="d
 # Sources with a shared start are nearer, sources with their own are farther away than weights that have learned nothing. And the chain
 # from data to parameters to loss (Theorems 2 and 3), as rank correlations over the six sources of a seed:
 
-# %%
+# %% tags=["remove-input"]
 links = analysis.chain()
 for start in (*analysis.STARTS, "re-basin"):
     for pair in zip(analysis.LINKS, analysis.LINKS[1:]):
@@ -419,7 +419,7 @@ assert analysis.rank_correlations(links, "re-basin", ("parameters", "before")).m
 # (spirals-gradient)=
 # Fig. 9 has smaller gradients early. The mean log ratio of gradient norms to scratch's over the first tenth of epochs:
 
-# %%
+# %% tags=["remove-input"]
 calm = compared.pivot(index=["seed", "reading", "start"], columns="method", values="gradient")
 calm["ratio"] = calm["theorem"] - calm["scratch"]
 print(over_seeds(calm.reset_index(), ["reading", "start"], "ratio").round(2).to_string())

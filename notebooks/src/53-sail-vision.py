@@ -105,7 +105,7 @@ ends = arms.pictured().groupby("arm")["loss"].mean().round(3)
 assert ends["nearest source"] == 0.761
 assert ends[arms.SAME_RATE] == 0.756
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss on the way from several starts, for three of eight targets. Means and 95 % intervals over five seeds.", "name": "fig-vision-curves"}, "image": {"alt": "CIFAR-10: SAIL lies a little below the nearest source, and both far below scratch. SVHN: SAIL and the nearest source fall a little faster than scratch; the farther source alone is far ahead of all. MNIST: all starts fall to the same level, scratch last."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test loss on the way from several starts, for three of eight targets. Means and 95 % intervals over five seeds.", "name": "fig-vision-curves"}, "image": {"alt": "CIFAR-10: SAIL lies a little below the nearest source, and both far below scratch. SVHN: SAIL and the nearest source fall a little faster than scratch; the farther source alone is far ahead of all. MNIST: all starts fall to the same level, scratch last."}}
 import matplotlib.pyplot as plt
 
 from mergebook import plots
@@ -131,7 +131,7 @@ plt.show()
 # reaches a goal. The goal is the lowest loss that training from scratch reached within 60 % of the 160 steps, on separate tuning seeds
 # (the hard goal of [](55-sail-larger-gpts)).
 
-# %% tags=["hide-input"]
+# %% tags=["remove-cell"]
 from mergebook.lab.statistics import over_seeds
 from mergebook.sail.read.reached import bounded
 
@@ -154,7 +154,7 @@ def by_target(table, names, starts, ax):  # account A, hard goal; open marks are
     ax.set_ylabel("log₂ speed-up")
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, for targets from the nearest to the farthest, with MMD² of pixels from the nearer source's data, to what scratch has after six tenths of its steps on other seeds, account A. Means and 95 % intervals over five seeds; the farther source was tried on four targets. Open: a bound, since fewer than four runs in five of a side get there, and count as if at the end, or more than one is there at the first reading, and counts as if at that reading.", "name": "fig-vision-distance"}, "image": {"alt": "Circles and diamonds, SAIL and the nearest source, lie close together on every set: near two for CIFAR-10 at the left, around one to one and a half for RESISC and EuroSAT, at 0.8 for MNIST, at about one half for Fashion-MNIST, and below 0.6 for SVHN, traffic signs and Kuzushiji. Squares, the farther source, lie one to one and a half above them on SVHN and on traffic signs, and below them on Kuzushiji and MNIST. Open marks: SAIL on CIFAR-10, the nearest source on RESISC and EuroSAT, the farther source on SVHN."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, for targets from the nearest to the farthest, with MMD² of pixels from the nearer source's data, to what scratch has after six tenths of its steps on other seeds, account A. Means and 95 % intervals over five seeds; the farther source was tried on four targets. Open: a bound, since fewer than four runs in five of a side get there, and count as if at the end, or more than one is there at the first reading, and counts as if at that reading.", "name": "fig-vision-distance"}, "image": {"alt": "Circles and diamonds, SAIL and the nearest source, lie close together on every set: near two for CIFAR-10 at the left, around one to one and a half for RESISC and EuroSAT, at 0.8 for MNIST, at about one half for Fashion-MNIST, and below 0.6 for SVHN, traffic signs and Kuzushiji. Squares, the farther source, lie one to one and a half above them on SVHN and on traffic signs, and below them on Kuzushiji and MNIST. Open marks: SAIL on CIFAR-10, the nearest source on RESISC and EuroSAT, the farther source on SVHN."}}
 table = arms.pictured()
 apart = arms.distances().groupby("target")["distance"].mean().sort_values()
 places = {
@@ -166,7 +166,7 @@ by_target(table, places, photographed, ax)
 plots.legend_outside(fig)
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 from mergebook import ledger
 from mergebook.ledger import drawing
 from mergebook.sail import claims as sail
@@ -243,7 +243,7 @@ assert (gains["farther source"] - gains["SAIL"])[["mnist", "kmnist"]].max() < 0
 # that are left. Here is the weight that Theorem 3 gives to the first half, by seed, and $p$, of a permutation test that
 # tells the halves apart:
 
-# %%
+# %% tags=["remove-input"]
 apart = arms.distances(arms.HALVES).query("size == 'half wider'")
 weights = apart.pivot_table(index="seed", columns="target", values="gamma").round(2)
 weights["p"] = arms.distances(arms.ALIKE).set_index("seed")["p"].round(3)
@@ -260,7 +260,7 @@ assert single.to_dict() == {"cifar10": 2, "cifar100": 0, "tiny_imagenet20": 0}
 # By their pixels the halves can be told apart in one seed of five, and the weights are mostly chance. Whoever tests first (`weights_from_samples` does) takes
 # the even average in the other four; the study keeps Theorem 3's weights all the same.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, account A, to what scratch has after six tenths of its steps on other seeds, for targets and sizes, width and number of blocks. Means and 95 % intervals over five seeds; open marks are bounds, as above.", "name": "fig-vision-halves"}, "image": {"alt": "Nine places. All marks lie above one, most between one and a half and two and a half. At every place the nearest half alone is highest, SAIL at its height or below, and the even average, drawn for CIFAR-10, lowest or level. Most marks are open."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch, account A, to what scratch has after six tenths of its steps on other seeds, for targets and sizes, width and number of blocks. Means and 95 % intervals over five seeds; open marks are bounds, as above.", "name": "fig-vision-halves"}, "image": {"alt": "Nine places. All marks lie above one, most between one and a half and two and a half. At every place the nearest half alone is highest, SAIL at its height or below, and the even average, drawn for CIFAR-10, lowest or level. Most marks are open."}}
 sets = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny_imagenet20": "20 others"}
 shapes = {"deeper": "8, 8", "half wider": "12, 8", "deepest": "8, 16"}
 places = {
@@ -278,7 +278,7 @@ plt.show()
 # %% [markdown]
 # And the test loss that scratch's cost buys, by width and number of blocks, with the claim that merging beats one source at the main size, 12 and 8:
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input"]
 main = table[table["arm"].isin(["scratch", "nearest source", "SAIL", "uniform"])]
 main = main.replace({"target": sets, "size": shapes})
 print(main.pivot_table(index=["target", "size"], columns="arm", values="loss", sort=False).round(3))
@@ -324,7 +324,7 @@ assert (early.mean() > 0.2).sum() == 7
 # The paper's Figures 3, 5 and 6 are of accuracy over epochs. Here it is at the main size: SAIL and the nearest half end seven to twelve points above
 # scratch, and five seeds cannot tell the one from the other.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy on the way at width 12 and eight blocks, from halves with a shared start, for three targets. Means and 95 % intervals over five seeds.", "name": "fig-vision-accuracy"}, "image": {"alt": "Three panels. In each, accuracy of SAIL and of the nearest source jumps in the first 20 steps and stays far above scratch; their bands overlap, with the nearest source mostly a little ahead. On CIFAR-10 they end at 0.5, scratch at 0.41; on CIFAR-100 above 0.15 and below 0.09; on the 20 others above 0.42 and at 0.32."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test accuracy on the way at width 12 and eight blocks, from halves with a shared start, for three targets. Means and 95 % intervals over five seeds.", "name": "fig-vision-accuracy"}, "image": {"alt": "Three panels. In each, accuracy of SAIL and of the nearest source jumps in the first 20 steps and stays far above scratch; their bands overlap, with the nearest source mostly a little ahead. On CIFAR-10 they end at 0.5, scratch at 0.41; on CIFAR-100 above 0.15 and below 0.09; on the 20 others above 0.42 and at 0.32."}}
 way = arms.curves(arms.HALVES).query("start == 'shared' and size == 'half wider'")
 fig, axes = plt.subplots(1, 3, figsize=(9.4, 3.6))
 for ax, (target, name) in zip(axes, sets.items()):
@@ -371,7 +371,7 @@ for target, low, high in (("cifar100", 0.09, 0.15), ("tiny_imagenet20", 0.325, 0
 # (vision-ends)=
 # On CIFAR-10 at width 12 all starts were trained, most at a rate near the best of three, and sources with starts of their own, too:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss at equal cost above that of the nearest half alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-vision-ends"}, "image": {"alt": "All marks lie right of zero: the farther source, Net2Net, SAIL and the source at its own size by one to five hundredths, uniform, LiGO and learned SAIL by five to seven. With own starts bars are wide, and only the uniform average is clear of zero."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test loss at equal cost above that of the nearest half alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-vision-ends"}, "image": {"alt": "All marks lie right of zero: the farther source, Net2Net, SAIL and the source at its own size by one to five hundredths, uniform, LiGO and learned SAIL by five to seven. With own starts bars are wide, and only the uniform average is clear of zero."}}
 cell = halves[(halves["target"] == "cifar10") & (halves["size"] == "half wider")]
 random = cell["arm"].isin(["scratch", "scratch, published"])
 fig, ax = plt.subplots(figsize=(7.2, 3.8))
@@ -408,7 +408,7 @@ assert costs[["LiGO", "SAIL, learned"]].between(85, 92).all()
 # (vision-accounts)=
 # How fast they are depends on what counts. Here are the same starts by all three accounts:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch of all starts on CIFAR-10 at width 12, by what counts as cost, to what scratch has after six tenths of its steps on other seeds. Scratch reaches this goal in all five seeds; starts that are there by the first reading, all but the farther source and the uniform average, are lower bounds. Means and 95 % intervals over five seeds.", "name": "fig-vision-accounts"}, "image": {"alt": "Rows of three marks. Retraining alone, all starts lie right of one, the source at its own size near four and a half, the rest between one and two and a half. With what the start takes counted, the grown sources and the averages stay where they are, LiGO and learned SAIL fall to zero. Published scratch stays left of zero. With the sources counted, all lie left of minus one, those of two sources left of minus two, LiGO between."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch of all starts on CIFAR-10 at width 12, by what counts as cost, to what scratch has after six tenths of its steps on other seeds. Scratch reaches this goal in all five seeds; starts that are there by the first reading, all but the farther source and the uniform average, are lower bounds. Means and 95 % intervals over five seeds.", "name": "fig-vision-accounts"}, "image": {"alt": "Rows of three marks. Retraining alone, all starts lie right of one, the source at its own size near four and a half, the rest between one and two and a half. With what the start takes counted, the grown sources and the averages stay where they are, LiGO and learned SAIL fall to zero. Published scratch stays left of zero. With the sources counted, all lie left of minus one, those of two sources left of minus two, LiGO between."}}
 shared = cell[cell["start"] == "shared"]
 counted = arms.accounts(shared, "hard")
 fig, ax = plt.subplots(figsize=(7.2, 4.0))
@@ -443,7 +443,7 @@ assert (early[early < 0.5].index == ["farther source", "scratch, published", "un
 # (vision-longer)=
 # In 160 steps, three epochs, scratch is not done. So here is CIFAR-10 at width 12 for twelve epochs:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss (left) and accuracy (right) on CIFAR-10 over twelve epochs, from three starts at width 12. Means and 95 % intervals over five seeds.", "name": "fig-vision-longer"}, "image": {"alt": "Left: all losses fall, are lowest near step 200, SAIL and the nearest source well below scratch, and then rise together to two nats. Right: accuracy levels off from step 200 on, for SAIL and the nearest source above one half, for scratch below."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test loss (left) and accuracy (right) on CIFAR-10 over twelve epochs, from three starts at width 12. Means and 95 % intervals over five seeds.", "name": "fig-vision-longer"}, "image": {"alt": "Left: all losses fall, are lowest near step 200, SAIL and the nearest source well below scratch, and then rise together to two nats. Right: accuracy levels off from step 200 on, for SAIL and the nearest source above one half, for scratch below."}}
 losses = arms.curves(arms.LONGER)
 fig, axes = plt.subplots(1, 2, figsize=(8.6, 3.6))
 for ax, (value, text) in zip(axes, {"judge": "test loss, nats", "accuracy": "accuracy"}.items()):
@@ -452,7 +452,7 @@ for ax, (value, text) in zip(axes, {"judge": "test loss, nats", "accuracy": "acc
 plots.legend_outside(fig)
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 ends = arms.longer().pivot_table(index="arm", values=["loss", "accuracy"])
 print(ends.round(3).to_string())
 
@@ -475,7 +475,7 @@ assert lead[["SAIL", "nearest source"]].between(0.07, 0.1).all()
 # measures. Here are the halves and CIFAR-10 once more, both ways judged alike: by a linear classifier of a network's features, fitted to 1,000
 # training pictures. Where the target is learned by BYOL, so were the sources, for about as many FLOPs as with labels.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss of a linear classifier of features on the way to CIFAR-10 at width 12. Left: with labels, three epochs. Right: by BYOL, thirty. Means and 95 % intervals over five seeds.", "name": "fig-vision-unlabelled"}, "image": {"alt": "Left: SAIL and the nearest source lie close together and fall from 1.6 to above 1.4; scratch falls steeply from 2.3 to below 1.7 and stays above them. Right: SAIL and the nearest source lie on each other and fall slowly from above 1.9 to below 1.7; scratch falls from 2.3 to 2.1 in the first steps, comes to where they begin after a third of the steps, and ends at 1.8."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test loss of a linear classifier of features on the way to CIFAR-10 at width 12. Left: with labels, three epochs. Right: by BYOL, thirty. Means and 95 % intervals over five seeds.", "name": "fig-vision-unlabelled"}, "image": {"alt": "Left: SAIL and the nearest source lie close together and fall from 1.6 to above 1.4; scratch falls steeply from 2.3 to below 1.7 and stays above them. Right: SAIL and the nearest source lie on each other and fall slowly from above 1.9 to below 1.7; scratch falls from 2.3 to 2.1 in the first steps, comes to where they begin after a third of the steps, and ends at 1.8."}}
 both, longer = arms.curves(arms.UNLABELLED), arms.curves(arms.UNLABELLED_LASTING)
 main = both[both["target"].eq("cifar10") & both["size"].eq("half wider")]
 fig, axes = plt.subplots(1, 2, figsize=(8.6, 3.8), sharey=True)
@@ -487,7 +487,7 @@ axes[0].set_ylabel("test loss, nats")
 plots.legend_outside(fig)
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 ends = longer[longer["step"].isin([0, 160, 1600])]
 columns = ["accuracy", "neighbours"]
 print(ends.pivot_table(index="arm", columns="step", values=columns).round(2).to_string())
@@ -497,7 +497,7 @@ print(ends.pivot_table(index="arm", columns="step", values=columns).round(2).to_
 # reached within 60 % of 1,600 steps on tuning seeds. The table shows how much faster ($\log_2$) SAIL's start and the nearest half
 # alone reach it, by account. The ledger's claims about final accuracy (S10) and about labels (S11) follow.
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input"]
 from mergebook.lab.statistics import interval, written
 
 lasting = arms.unlabelled_lasting()

@@ -63,7 +63,6 @@ print(len(blocks), "blocks, of which a third has", len(splits["thirds"]["D1"]))
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "Blocks of a text by t-SNE. Left: histograms of characters. Right: the same histograms less their regression on the mean. Shades are thirds by mean token value.", "name": "fig-text-thirds"}, "image": {"alt": "Left: thirds follow each other from right to left, D1, D2, Dt, without gaps; one small island holds only blocks of D1. Right: all three are mixed."}}
 import matplotlib.pyplot as plt
-import torch
 
 from mergebook import plots
 from mergebook.sail.draw import STARTS
@@ -85,7 +84,7 @@ plt.show()
 # on stretches that it has not seen. The study `clusters` does it for the thirds of Shakespeare and of WikiText-2, for every pair, and, as
 # the paper's Fig. 4 does by t-SNE, for these two texts against each other. Random parts are the null.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "AUC of a linear classifier between parts of texts, and between random parts of the same blocks. Means over pairs and 95 % intervals over five seeds; a dotted line is chance.", "name": "fig-text-separation"}, "image": {"alt": "By their mean and by histograms thirds have an AUC of about 1, and by histograms without the mean of one half, as random parts do everywhere. The two texts are hardly told apart by the mean, and have an AUC of 1 by histograms, with the mean or without."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "AUC of a linear classifier between parts of texts, and between random parts of the same blocks. Means over pairs and 95 % intervals over five seeds; a dotted line is chance.", "name": "fig-text-separation"}, "image": {"alt": "By their mean and by histograms thirds have an AUC of about 1, and by histograms without the mean of one half, as random parts do everywhere. The two texts are hardly told apart by the mean, and have an AUC of 1 by histograms, with the mean or without."}}
 from mergebook.lab.statistics import over_seeds, written
 
 separations = text.separations()
@@ -109,7 +108,7 @@ plt.show()
 # A permutation test by $\mathrm{MMD}^2$ asks whether two parts are one pool, dealt out at random; with 999 further deals $p$ is at least 0.001. Its largest value
 # over five seeds:
 
-# %%
+# %% tags=["remove-input"]
 pools = separations[separations["split"] != "random"]
 largest = pools.groupby(["parts", "pair", "features"], sort=False)["p"].max()
 largest = largest.rename({"tinyshakespeare, wikitext2_test": "both"}, level="pair")
@@ -138,7 +137,7 @@ assert auc["mean"][auc["features"] == "mean"][text.TWO] < 0.6
 # clusters on the map below, and trivial ones. Silhouettes say the same: parts whose mean silhouette is 0.25 or less are usually taken for no clusters. Thirds have
 # 0.02 or less by histograms and about 0.1 or less on a t-SNE map; the two texts have 0.2 and 0.6.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Blocks of Shakespeare and of WikiText-2 by t-SNE, as the paper's Fig. 4 has two corpora. Left: histograms of characters. Right: the same less their regression on the mean.", "name": "fig-text-map"}, "image": {"alt": "In both panels two clouds, one for each text, which do not overlap but for a few points."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Blocks of Shakespeare and of WikiText-2 by t-SNE, as the paper's Fig. 4 has two corpora. Left: histograms of characters. Right: the same less their regression on the mean.", "name": "fig-text-map"}, "image": {"alt": "In both panels two clouds, one for each text, which do not overlap but for a few points."}}
 from mergebook.lab.results import load_table
 
 places = load_table("tinyshakespeare-text_map", "map")
@@ -213,12 +212,12 @@ if not small:
 # The same is measured on WikiText-2, with the same rates, which were the best ones there, too. A stretch of a fifth of the text is held out. One half of it chooses $\gamma$, the other judges. Sources start as above, and in a third case
 # $\theta_2$, with its own start, is brought into the order of $\theta_1$ by Git Re-Basin {cite}`ainsworth2023git`, at seven weights.
 
-# %%
+# %% tags=["remove-input"]
 curves, references = map(text.swept, ("curves", "references"))
 counts = curves.groupby(["tokens", "start"], sort=False)[["seed", "gamma", "step"]]
 print(counts.nunique().to_string())
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Loss on the judging half of the last third of Shakespeare against the weight of the first source, before retraining and after 50, 100 and 200 steps; means and 95 % intervals over five seeds. Curves before retraining go on above the panels.", "name": "fig-text-sweep"}, "image": {"alt": "Before retraining all curves have low ends at 0 and 1 and rise steeply outside of them. In characters there is a spike at one half with own starts, re-basin leaves a quarter of it, and with a shared start there is a low hump. In byte pairs the spike is there with a shared start as well, about half as high as with own ones. Retraining flattens all curves; after 200 steps those of characters are nearly flat from −0.5 to 1.5."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Loss on the judging half of the last third of Shakespeare against the weight of the first source, before retraining and after 50, 100 and 200 steps; means and 95 % intervals over five seeds. Curves before retraining go on above the panels.", "name": "fig-text-sweep"}, "image": {"alt": "Before retraining all curves have low ends at 0 and 1 and rise steeply outside of them. In characters there is a spike at one half with own starts, re-basin leaves a quarter of it, and with a shared start there is a low hump. In byte pairs the spike is there with a shared start as well, about half as high as with own ones. Retraining flattens all curves; after 200 steps those of characters are nearly flat from −0.5 to 1.5."}}
 tall = {"characters": (2.35, 3.15), "byte pairs": (3.4, 5.2)}
 shades = (plots.GREY, plots.SKY, plots.BLUE, plots.VERMILION)
 looks = {step: (str(step), shade, "o-") for step, shade in zip((0, 50, 100, 200), shades)}
@@ -236,7 +235,7 @@ plt.show()
 # %% [markdown]
 # The **barrier** is what the middle lies above the mean of both ends, $\ell(\frac12) - \frac12(\ell(0) + \ell(1))$:
 
-# %%
+# %% tags=["remove-input"]
 heights = over_seeds(text.heights(curves), ["tokens", "start", "step"], "height")
 steps = {f"{step} steps": heights.xs(step, level="step") for step in (0, 50, 200)}
 print(written(steps, digits=3).rename(lambda name: name.replace("Wikipedia", "Wiki")).to_string())
@@ -253,7 +252,7 @@ print(written(steps, digits=3).rename(lambda name: name.replace("Wikipedia", "Wi
 # $\gamma$ is chosen where the loss after the last step is least on one half, and judged on the other: against the
 # nearer source alone ($\gamma = 0$), the farther one ($\gamma = 1$), and the uniform average.
 
-# %%
+# %% tags=["remove-input"]
 choices = text.chosen(curves)
 for names, part in choices.groupby(["tokens", "start"], sort=False):
     print(*names, "γ =", *part["gamma"])
@@ -268,7 +267,7 @@ print(written(columns, digits=3).rename(lambda name: name.replace("Wikipedia", "
 #
 # A model that was trained on $D_t$ itself, with as many steps as each source, is no better a start than $\theta_1$:
 
-# %%
+# %% tags=["remove-input"]
 final = text.last(curves)
 ends = final[(final["start"] == "shared") & final["gamma"].isin([0.0, 1.0])]
 parts = dict([*ends.groupby("gamma"), ("Dt", text.last(references).query("start == 'target'"))])
@@ -327,7 +326,7 @@ assert (apart["mean"].abs() < apart["half_width"]).all()
 # Theorem 1 says that sources are nearer to an optimum $\theta^*$ of $D_t$ than random weights are. The study `text_nearness` trains $\theta^*$ on $D_t$ as
 # sources are trained, from their start where they share it and else from one of its own. The mean $\lVert \theta - \theta^* \rVert$:
 
-# %%
+# %% tags=["remove-input"]
 import numpy as np
 
 logs = text.nearness()
@@ -354,7 +353,7 @@ assert signs.loc["shared", "min"] > 0 > signs.loc["own", "max"], "in every seed"
 # and from a formula that has $D_1$ and $D_2$ exchanged against Eq. 11. The study `text_kernels` has both formulas for the thirds of both texts, in
 # characters and in byte pairs:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "γ for thirds of Shakespeare and of WikiText-2 by Eq. 11 and by the paper's printed formula, for three kinds of features of a block, four bandwidths of the Gaussian kernel, and two kinds of tokens. Each dot is the mean over five seeds of one text; the dashed line is the paper's −0.1244.", "name": "fig-text-kernels"}, "image": {"alt": "Eq. 11 gives values from −0.9 to 0.4, which fall as the kernel gets wider, by the mean from one end of that range to the other. The printed formula gives what is left of 1, from 0.6 to 1.9, far right of the dashed line everywhere. Dots of Eq. 11 lie on both sides of the line."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "γ for thirds of Shakespeare and of WikiText-2 by Eq. 11 and by the paper's printed formula, for three kinds of features of a block, four bandwidths of the Gaussian kernel, and two kinds of tokens. Each dot is the mean over five seeds of one text; the dashed line is the paper's −0.1244.", "name": "fig-text-kernels"}, "image": {"alt": "Eq. 11 gives values from −0.9 to 0.4, which fall as the kernel gets wider, by the mean from one end of that range to the other. The printed formula gives what is left of 1, from 0.6 to 1.9, far right of the dashed line everywhere. Dots of Eq. 11 lie on both sides of the line."}}
 from mergebook.sail.read import tables
 
 of = {"Shakespeare": "tinyshakespeare-text_kernels", "Wikipedia": "wikitext2_test-text_kernels"}
@@ -424,7 +423,7 @@ theorem = losses[losses["method"] == "theorem"][[*keys, "loss"]]
 above = losses.merge(theorem, on=keys, suffixes=("", "_theorem"))
 above["nats"] = above["loss"] - above["loss_theorem"]
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Left: the best γ of the sweep, chosen on one half of the held-out text, against the share of the first source's part in the target. Middle and right: loss, on the other half, of other starts above that of the theorem's γ. Above for two texts, below for the lowest and the highest third of one. Means and 95 % intervals over five seeds.", "name": "fig-text-mixtures"}, "image": {"alt": "Two texts: the best γ lies near the dotted diagonal at shares of 0 and a quarter, then jumps far above it, to about 1 and more from a half on, with wide intervals; the uniform average is 0.02 to 0.04 nats worse at both ends and level between them; the nearest source alone lies on zero, with own starts a little below it; the best γ is a hundredth below. Thirds: the best γ is level above 1 for all shares, and its loss is 0.03 to 0.07 nats below the theorem's up to a share of one half."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Left: the best γ of the sweep, chosen on one half of the held-out text, against the share of the first source's part in the target. Middle and right: loss, on the other half, of other starts above that of the theorem's γ. Above for two texts, below for the lowest and the highest third of one. Means and 95 % intervals over five seeds.", "name": "fig-text-mixtures"}, "image": {"alt": "Two texts: the best γ lies near the dotted diagonal at shares of 0 and a quarter, then jumps far above it, to about 1 and more from a half on, with wide intervals; the uniform average is 0.02 to 0.04 nats worse at both ends and level between them; the nearest source alone lies on zero, with own starts a little below it; the best γ is a hundredth below. Thirds: the best γ is level above 1 for all shares, and its loss is 0.03 to 0.07 nats below the theorem's up to a share of one half."}}
 rivals = {"nearest source": plots.GREEN, "uniform": plots.ORANGE, "best": plots.GREY}
 rivals = {method: (method, shade, "o-") for method, shade in rivals.items()}
 looks = {start: (text, shade, f"{mark}-") for start, (text, shade, mark) in STARTS.items()}
@@ -497,7 +496,7 @@ assert lower.unstack()[[0.0, 0.25, 0.5]].stack().between(0.03, 0.075).all()
 # The share was found by histograms. What other features and kernels find, without any training, is in the study `mixture_weights`: the mean over seeds of
 # $\gamma_1$ at each share, and how far it is `off` at most in any seed. Kernels are bandwidths in median distances, or the total variation of all characters of a part.
 
-# %%
+# %% tags=["remove-input"]
 table = load_table(sweeps.MEASURED, "weights")
 measured = table.pivot_table("gamma", ["features", "kernel"], "share", sort=False)
 measured = measured.rename_axis(columns=None)
@@ -523,7 +522,7 @@ assert means.loc["tokens"].stack().between(0.43, 0.5).all()
 # The paper's last figure in text takes sources of one corpus to another and reports "a clear optimal γ". The study `cross_corpus` has
 # two thirds of Shakespeare, or of Wikipedia, as sources, and the other text or *Don Quijote* in Spanish as target.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Loss on another text after 100 steps of retraining, against the weight of the first source. Means and 95 % intervals over five seeds.", "name": "fig-text-crossing"}, "image": {"alt": "Four panels, each flat between γ of 0 and 1 with a shared start; with own starts there is a low hump at one half. Outside of 0 and 1 the curves stay level or rise slowly. No panel has a minimum that its intervals would single out."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Loss on another text after 100 steps of retraining, against the weight of the first source. Means and 95 % intervals over five seeds.", "name": "fig-text-crossing"}, "image": {"alt": "Four panels, each flat between γ of 0 and 1 with a shared start; with own starts there is a low hump at one half. Outside of 0 and 1 the curves stay level or rise slowly. No panel has a minimum that its intervals would single out."}}
 NAMES = {"tinyshakespeare": "Shakespeare", "wikitext2_test": "Wikipedia"}
 NAMES["don_quijote_es"] = "Quijote"
 style = {"y": "judge", "by": "start", "looks": looks, "ms": 4, "lw": 1.2, "capsize": 2}
@@ -543,7 +542,7 @@ plt.show()
 # (on other seeds), from SAIL's start, which is the nearest source alone, and $\log_2$ of how much faster that is in FLOPs: of training alone (account A), with the distances counted (B), and with the
 # sources' training (C).
 
-# %%
+# %% tags=["remove-input"]
 crossed = sweeps.crossed()
 shown = crossed[crossed["start"] == "shared"].replace(NAMES)
 full = shown.pivot_table(index=["source", "target"], columns="method", values="hard")
@@ -578,6 +577,8 @@ assert checks["value"].abs().max() < 0.01
 # spaced ones in $[-1, 2]$, hold neither an end nor the middle:
 
 # %% tags=["nbval-check-output"]
+import torch
+
 from mergebook.sail.thirds import overlapped
 
 try:
@@ -593,7 +594,7 @@ for wanted in (0.0, 0.5, 1.0):
 # the curve" is here, in the cells that exist, asymmetry as the mean of $|\ell(\gamma) - \ell(1 - \gamma)|$ over the range of all
 # curves of a seed:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Asymmetry of the loss over γ after 50 steps of retraining, against the overlap of both sources, for overlaps with the target of β. At α = 1 both sources have the same data. Means and 95 % intervals over five seeds.", "name": "fig-text-overlap"}, "image": {"alt": "Two panels of points near a tenth with wide intervals that overlap. With a half of overlap with the target and none of the sources it is two to three times as high, with an interval from near zero to a half. Without overlap with the target nothing falls from left to right."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Asymmetry of the loss over γ after 50 steps of retraining, against the overlap of both sources, for overlaps with the target of β. At α = 1 both sources have the same data. Means and 95 % intervals over five seeds.", "name": "fig-text-overlap"}, "image": {"alt": "Two panels of points near a tenth with wide intervals that overlap. With a half of overlap with the target and none of the sources it is two to three times as high, with an interval from near zero to a half. Without overlap with the target nothing falls from left to right."}}
 asymmetries = sweeps.asymmetries()
 asymmetries = asymmetries[asymmetries["step"] == 50]
 looks = {0.0: ("0", plots.BLUE, "o-"), 0.5: ("0.5", plots.VERMILION, "s-")}

@@ -98,7 +98,7 @@ if not small:
 # within warm-up. *bert2BERT* {cite}`chen2022bert2bert` takes new heads and hidden units from the next layer. (`mergebook measure tinyshakespeare-arms`; every file in
 # `results/` has its own command.) First at equal steps, then at equal cost:
 
-# %% tags=["hide-input"]
+# %% tags=["remove-cell"]
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -115,7 +115,7 @@ def perplexities(table, ax, starts, title):
     ax.set(title=title, ylim=(7, 40))
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Perplexity, the exponential of the loss, per character on test text against the steps, from five starts; logarithmic axis. Means and 95 % intervals over five seeds.", "name": "fig-text-curves"}, "image": {"alt": "Two panels that look alike. Scratch falls from above the panel to below 13. All others begin at 10 to 30 and end near 9: LiGO begins and stays lowest, the nearest source alone joins it, SAIL stays just above both, and the uniform average above SAIL."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Perplexity, the exponential of the loss, per character on test text against the steps, from five starts; logarithmic axis. Means and 95 % intervals over five seeds.", "name": "fig-text-curves"}, "image": {"alt": "Two panels that look alike. Scratch falls from above the panel to below 13. All others begin at 10 to 30 and end near 9: LiGO begins and stays lowest, the nearest source alone joins it, SAIL stays just above both, and the uniform average above SAIL."}}
 plots.use_style()
 way = comparison.curves(comparison.TEXT)
 way = way[way["size"] == "half wider"]
@@ -139,7 +139,7 @@ for _, rows in ends.groupby("start"):
     assert (part.loc["nearest source"] < part.loc["SAIL"]).all()
     assert (part.loc["SAIL"] < part.loc["uniform"]).all()
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Loss at equal cost above that of the nearest source alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-text-arms"}, "image": {"alt": "The greedy soup is on zero, as it takes the nearest source alone. Nearly all other starts are right of zero: the stack and matched SAIL by less than a hundredth, LiGO in both forms and bert2BERT by one and a half, the source at its own size and SAIL by two hundredths, learned SAIL by four, the uniform average and distillation by five to seven, and the farther source alone by ten."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Loss at equal cost above that of the nearest source alone, grown. Scratch is far to the right and left out. Means and 95 % intervals over five seeds.", "name": "fig-text-arms"}, "image": {"alt": "The greedy soup is on zero, as it takes the nearest source alone. Nearly all other starts are right of zero: the stack and matched SAIL by less than a hundredth, LiGO in both forms and bert2BERT by one and a half, the source at its own size and SAIL by two hundredths, learned SAIL by four, the uniform average and distillation by five to seven, and the farther source alone by ten."}}
 starts = comparison.starts()
 random = starts["arm"].str.startswith(("scratch", "random"))
 main = starts[(starts["size"] == "half wider") & ~random]
@@ -200,7 +200,7 @@ for _, values in ahead.stack().dropna().groupby(["size", "arm"]):
 # How fast the starts are is a matter of what counts. By account A it is retraining alone, which is the paper's. By B, whatever the start takes beside its sources is paid for as well, and by C
 # the sources, too:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch of all starts with a shared start at width 48, to what scratch at its best has after six tenths of 1,000 steps on other seeds, by what counts as cost. Here scratch has 400 and does not get there, so all are lower bounds; LiGO is there by the first reading in three seeds of five. Means and 95 % intervals over five seeds.", "name": "fig-text-accounts"}, "image": {"alt": "Rows of three marks. Retraining alone, learned maps lie above four, the nearest source at three and a half, SAIL at three, the uniform average below two. With what the start takes counted, LiGO, learned and distilled SAIL fall below two. With the sources counted, starts from one source lie near zero and those from two near minus one."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "log₂ speed-up over scratch of all starts with a shared start at width 48, to what scratch at its best has after six tenths of 1,000 steps on other seeds, by what counts as cost. Here scratch has 400 and does not get there, so all are lower bounds; LiGO is there by the first reading in three seeds of five. Means and 95 % intervals over five seeds.", "name": "fig-text-accounts"}, "image": {"alt": "Rows of three marks. Retraining alone, learned maps lie above four, the nearest source at three and a half, SAIL at three, the uniform average below two. With what the start takes counted, LiGO, learned and distilled SAIL fall below two. With the sources counted, starts from one source lie near zero and those from two near minus one."}}
 cell = starts[(starts["size"] == "half wider") & (starts["start"] == "shared")]
 counted = comparison.accounts(cell, "hard")
 fig, ax = plt.subplots(figsize=(7.2, 4.6))
@@ -233,7 +233,7 @@ assert counted[counted["arm"] == "LiGO"]["early"].mean() == 0.6
 # rates from 0.001 to 0.009, each with several scales of the usual random weights, at either width (`mergebook measure tinyshakespeare-starts_tuning`). The last row has random weights in which every tensor has the mean and
 # the standard deviation of SAIL's grown one: what has been learned is gone, and only its scale is left. The best rate for each scale, and the loss on the half that chooses, averaged over 300 and 600 steps:
 
-# %%
+# %% tags=["remove-input"]
 curves = tuning.tuned()
 rows = []
 for size, arm in ((size, arm) for arm in tuning.RANDOM for size in ("half wider", "twice")):
@@ -253,7 +253,7 @@ print(grid.round(4).to_string())
 # These are 1,000 steps, with scratch and the random control at their best, and SAIL and the nearest source at the best of four rates. Goals are the lowest losses that scratch had in 300 and 600 steps on the
 # tuning seeds. Steps to a goal are read off the smoothed curve, on straight lines between readings:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Perplexity on test text over 1,000 steps, with a shared start; dotted, the easy and the hard goal, which scratch reached in three and six tenths of its steps on other seeds. Left: width 48, depth 3. Right: width 64, depth 4. Logarithmic axis; means and 95 % intervals over five seeds.", "name": "fig-text-lasting"}, "image": {"alt": "Two panels that look alike. SAIL and the nearest source alone begin near the easy goal and cross the hard one within a quarter of the steps. Scratch and random weights of the grown scale begin far above, run close together, and cross the goals after about three and seven tenths of the steps."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Perplexity on test text over 1,000 steps, with a shared start; dotted, the easy and the hard goal, which scratch reached in three and six tenths of its steps on other seeds. Left: width 48, depth 3. Right: width 64, depth 4. Logarithmic axis; means and 95 % intervals over five seeds.", "name": "fig-text-lasting"}, "image": {"alt": "Two panels that look alike. SAIL and the nearest source alone begin near the easy goal and cross the hard one within a quarter of the steps. Scratch and random weights of the grown scale begin far above, run close together, and cross the goals after about three and seven tenths of the steps."}}
 way = comparison.curves(comparison.LASTING)
 way = way[way["start"] == "shared"]
 fig, axes = plt.subplots(1, 2, figsize=(9.2, 3.8), sharey=True)
@@ -270,7 +270,7 @@ plt.show()
 # How much faster than scratch is SAIL, by $\log_2$ of the cost to either goal, if only retraining counts (account A, the paper's), and if both sources are paid for (C)? And how much faster than random
 # weights of its own scale, and these than scratch?
 
-# %%
+# %% tags=["remove-input"]
 longer = comparison.lasting()
 pairs = {
     "SAIL": ("SAIL", "scratch"),
@@ -339,7 +339,7 @@ import math
 print(f"a guess among 50,257 tokens: {math.log(50_257):.3f} nats")
 print(f"a guess among 50,304 rows:   {math.log(50_304):.3f} nats")
 
-# %%
+# %% tags=["remove-input"]
 references = text.swept("references")
 last = references[references["step"] == references["step"].max()]
 begun = references[references["step"] == 0]
@@ -354,7 +354,7 @@ for name, part in (("untrained", begun), ("retrained", last)):
 # **How they are trained.** Table 1, for OLMo: AdamW with a weight decay of 0.01, a peak rate of 4e-4 after 2,000 steps of warm-up, then a cosine, batches of 16,
 # gradients clipped at 1, one epoch. Of what, it does not say. If it is the training examples of the six sets, whose numbers appendix I.2 gives, then the steps are:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 sets = {"PIQA": 7_000, "HellaSwag": 70_000, "Winogrande": 44_000}
 sets |= {"SciQ": 13_679, "ARC-Easy": 3_779, "COPA": 1_000}
 counts = {name: examples // 16 for name, examples in sets.items()}
@@ -418,7 +418,7 @@ print(f"layers {layers / 1e6:.1f} million, with table and positions {whole / 1e6
 # Each accuracy is a count of right answers over the size. How many of the five can be, for the sizes as stated, and for those
 # that public evaluations of these sets have?
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 TABLE_2 = {
     "PIQA": (1500, 1838, "51.96 52.29 54.80 57.73 61.92"),
     "HellaSwag": (10_000, 10_042, "24.87 25.33 25.25 27.65 34.48"),
@@ -451,7 +451,7 @@ assert [fits[name][1] for name in TABLE_2] == [4, 5, 5, 5, 5, 5]
 # Three of the stated sizes cannot be. (ARC-Easy's 570 is its validation part.) On two sets SAIL's lead over the best rival says little with
 # either size, taken as independent samples:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 for name, rival in (("COPA", "scratch"), ("Winogrande", "the greedy soup")):
     *tested, row = TABLE_2[name]
     shares = [float(cell) / 100 for cell in row.split()]
@@ -465,7 +465,7 @@ for name, rival in (("COPA", "scratch"), ("Winogrande", "the greedy soup")):
 # And what is missing is the source itself. Three of the checkpoints are of OLMo-1B. The finished model {cite}`groeneveld2024olmo` is published
 # with results (we have them at second hand) that are all above SAIL's:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 finished = {"PIQA": 73.7, "HellaSwag": 62.5, "Winogrande": 58.9, "SciQ": 88.1, "ARC-Easy": 58.1}
 for name, points in finished.items():
     own = float(TABLE_2[name][2].split()[-1])

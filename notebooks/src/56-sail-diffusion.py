@@ -143,7 +143,6 @@ import torch
 
 from mergebook.sail.measure.diffusion import ALONE, EVERY, Parts
 from mergebook.sail.measure.latents import by_rows
-from mergelib.training import make_optimiser, shuffled, train
 
 
 def aligned(kind, rows):
@@ -166,6 +165,8 @@ def aligned(kind, rows):
 
 # %%
 import pandas as pd
+
+from mergelib.training import make_optimiser, shuffled, train
 
 rows = []
 for kind in ("frozen", "trained"):
@@ -285,7 +286,7 @@ print(pd.DataFrame(floors).round(3).to_string(index=False))
 # So each distance needs its number of pictures and its floor beside it. Here are 200 training pictures, the same decoded, and 200 of
 # each arm, against 200 test pictures; `accuracy` is the share that the expert takes for the digit asked for:
 
-# %%
+# %% tags=["hide-input"]
 lowest = pd.DataFrame(world.floor).set_index("pictures")
 judged = compared.judged
 print(pd.concat([lowest, judged])[["frechet", "kernel", "accuracy"]].round(2).to_string())
@@ -313,7 +314,7 @@ if usual:
 # trained $f_P$; and each of its steps has one more loss. So this book keeps three accounts: A counts training alone, B also what the start
 # adds, C also the training of sources. In steps of REPA, counted as FLOPs:
 
-# %%
+# %% tags=["hide-input"]
 print(compared.costs.round(2).to_string())
 
 # %% [markdown]
@@ -334,7 +335,7 @@ if PROFILE == "default":
 # (diffusion-arrows)=
 # There is a slip in the same table, Table 4. An arrow says how far SAIL is below REPA:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 sfid = {"50K": (11.71, 16.19), "100K": (7.00, 7.02), "200K": (6.68, 6.15), "400K": (6.40, 5.90)}
 for iterations, (repa, sail) in sfid.items():
     arrow = "↑" if sail > repa else "↓"
@@ -352,7 +353,7 @@ for iterations, (repa, sail) in sfid.items():
 # with all that an arm took before its first step (C; of REPA + J, which has no sources, it is B as well). Steps of the grown SiT cost what REPA's do, so for it equal steps are A and B.
 # The log ratio of REPA's distance to an arm's own, on the same seed:
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "How much nearer to real pictures than REPA's the other arms' are: log ratio of Fréchet distances after a fifth, a half and all of 1,000 steps of REPA (left to right in each group), at equal steps, at equal FLOPs of training, and at equal FLOPs in all. Above zero is nearer. Means and 95 % intervals over five seeds.", "name": "fig-diffusion-measured"}, "image": {"alt": "Left: REPA + J lies on zero throughout, the plain SiT just below it later on, and the grown SiT starts a little above and ends a third below. Middle: the plain SiT is on zero, REPA + J a fifth below. Right: REPA + J lies below zero throughout, lowest at first, and the grown SiT ends nearly half below."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "How much nearer to real pictures than REPA's the other arms' are: log ratio of Fréchet distances after a fifth, a half and all of 1,000 steps of REPA (left to right in each group), at equal steps, at equal FLOPs of training, and at equal FLOPs in all. Above zero is nearer. Means and 95 % intervals over five seeds.", "name": "fig-diffusion-measured"}, "image": {"alt": "Left: REPA + J lies on zero throughout, the plain SiT just below it later on, and the grown SiT starts a little above and ends a third below. Middle: the plain SiT is on zero, REPA + J a fifth below. Right: REPA + J lies below zero throughout, lowest at first, and the grown SiT ends nearly half below."}}
 from mergebook.lab.statistics import over_seeds, written
 
 table = analysis.against_repa()
@@ -371,7 +372,7 @@ for ax, (account, title) in zip(axes, titles.items()):
 axes[0].set_ylabel("nearer than REPA, log ratio")
 plt.show()
 
-# %%
+# %% tags=["remove-input"]
 from mergebook import ledger
 from mergebook.ledger import drawing
 from mergebook.sail import claims as sail
@@ -416,7 +417,7 @@ assert verdicts["verdict"].item() == "undecided"
 # (diffusion-rates)=
 # The same study with one rate for all arms, 3e-3, at equal steps:
 
-# %%
+# %% tags=["remove-input"]
 files = {"one rate": analysis.ONE_RATE, "own rates": analysis.FILE}
 leads, ends = {}, {}
 for name, file in files.items():

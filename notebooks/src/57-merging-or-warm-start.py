@@ -119,7 +119,7 @@ for run in (two, many):
 # (warm-saved)=
 # How far a start's loss lies on scratch's way is its *lead*. Theory promises little more than that. At the lowest loss that both reach, this is what was saved:
 
-# %%
+# %% tags=["remove-input"]
 from mergebook.lab.statistics import over_seeds, written
 
 leads = analysis.leads()
@@ -129,7 +129,7 @@ by = ["modality", "maps", "sources", "start"]
 columns = {name: over_seeds(shown, by, name) for name in ("lead", "saved", "factor")}
 print(written({name: columns[name] for name in ("lead", "saved")}).to_string())
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Steps saved against scratch (left) and log₂ of the ratio of FLOPs by account B (right), by the test loss aimed at, from easy to hard. Means and 95 % intervals over the seeds where both get there, at least four of five; dotted where a start is there already.", "name": "fig-warm-saved"}, "image": {"alt": "Above, GPTs: lines of steps saved rise ever more steeply, from 50 to about 700 steps; random factors to 380; random weights of the grown scale rise to 160 to 190 and stay there. Factors rise to more than twenty and fall after that, for two sources to about four. Below, ResNets with either kind of sources: steps saved rise to about 200, with wide intervals; factors rise to between three and seven and stay. Random factors are near zero."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Steps saved against scratch (left) and log₂ of the ratio of FLOPs by account B (right), by the test loss aimed at, from easy to hard. Means and 95 % intervals over the seeds where both get there, at least four of five; dotted where a start is there already.", "name": "fig-warm-saved"}, "image": {"alt": "Above, GPTs: lines of steps saved rise ever more steeply, from 50 to about 700 steps; random factors to 380; random weights of the grown scale rise to 160 to 190 and stay there. Factors rise to more than twenty and fall after that, for two sources to about four. Below, ResNets with either kind of sources: steps saved rise to about 200, with wide intervals; factors rise to between three and seven and stay. Random factors are near zero."}}
 cell = ["sources", "start", "maps"]
 looks = {
     (1, "shared", "mean"): ("one source", plots.ORANGE, "-"),
@@ -221,7 +221,7 @@ for modality in ("ResNet", "ResNet, halves"):
 # (warm-effects)=
 # At equal cost: each cell's loss when it has spent what scratch spends in as many steps as the others take, distances and learned maps counted (account B).
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test loss at equal cost (account B) above that of one source by mean padding, same seed. Means and 95 % intervals over five seeds.", "name": "fig-warm-cells"}, "image": {"alt": "GPT: one source by mean padding is lowest, and every pair of maps and start with two sources lies above zero, re-basin nearest to one source; LiGO learned for each source alone is a tenth above for two sources, random factors lie 0.15 above. ResNet: copies and mean padding are within two hundredths of zero, random factors 0.17 above. ResNet, halves: two sources lie above zero, by two hundredths with a shared start and by a tenth with own ones, random factors a quarter above."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test loss at equal cost (account B) above that of one source by mean padding, same seed. Means and 95 % intervals over five seeds.", "name": "fig-warm-cells"}, "image": {"alt": "GPT: one source by mean padding is lowest, and every pair of maps and start with two sources lies above zero, re-basin nearest to one source; LiGO learned for each source alone is a tenth above for two sources, random factors lie 0.15 above. ResNet: copies and mean padding are within two hundredths of zero, random factors 0.17 above. ResNet, halves: two sources lie above zero, by two hundredths with a shared start and by a tenth with own ones, random factors a quarter above."}}
 ends = analysis.ends()
 one = ends.query("sources == 1 and maps == 'mean'")[["modality", "seed", "B"]]
 above = ends.merge(one, on=["modality", "seed"], suffixes=("", "_one"))
@@ -248,7 +248,7 @@ plt.show()
 # %% [markdown]
 # And what each factor does by itself, with the others averaged over, in nats; below zero is better:
 
-# %%
+# %% tags=["remove-input"]
 found = analysis.effects()
 mean = over_seeds(found, ["modality", "factor", "effect"], "loss")
 print(written({"loss": mean}, digits=3)["loss"].unstack("modality", fill_value="").to_string())
@@ -259,7 +259,7 @@ print(written({"loss": mean}, digits=3)["loss"].unstack("modality", fill_value="
 #
 # How much of this is what merging costs? Its effect by account:
 
-# %%
+# %% tags=["remove-input"]
 merging = {
     account: over_seeds(
         analysis.effects(account).query("factor == 'merging'"), ["modality", "effect"], "loss"
@@ -277,7 +277,7 @@ print(written(merging, digits=3).sort_index(level=0, sort_remaining=False).to_st
 # Learned *jointly* they gain 0.016 at equal steps, and nothing that five seeds can show once their cost counts. With these maps the second source does no harm at equal steps, and no good.
 # This is what the two lie above one:
 
-# %%
+# %% tags=["remove-input"]
 equal = analysis.ends().query("sources > 0 and maps == 'LiGO joint'")
 base = equal[equal["sources"] == 1].set_index("seed")["A"]
 equal = equal.assign(above=equal["A"] - base.reindex(equal["seed"]).to_numpy())
@@ -356,7 +356,7 @@ assert abs(costly["mean"][joint]) < costly["half_width"][joint]
 # (warm-sources)=
 # **With sources paid for** (account C), in steps of the target's training:
 
-# %%
+# %% tags=["remove-input"]
 flops = analysis.curves().groupby(["modality", "sources"])[["source_flops", "step_flops"]].first()
 paid = flops["source_flops"] / flops["step_flops"]
 print(paid.round().to_string())
@@ -389,7 +389,7 @@ assert last[2].between(-0.8, -0.6).all()
 # All accounts are in FLOPs as PyTorch counts them, products of matrices alone. Is that fair? On one thread, every start of the main cells of [](53-sail-vision) and [](55-sail-larger-gpts) was
 # made, and a step trained from it, in turn (`benchmarks/starts.py`). What a start takes besides its sources, in steps of its training:
 
-# %%
+# %% tags=["remove-input"]
 import pandas as pd
 
 from mergebook.lab.results import load_result

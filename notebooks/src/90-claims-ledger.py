@@ -49,7 +49,7 @@ DEVICE = "cpu"
 # {cite}`li2026unified`, S those of SAIL {cite}`anonymous2025structured`. In brackets stands the first primary check of
 # each, with its interval, and the paper's figure where it gives one.
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input"]
 from IPython.display import Markdown, display
 
 from mergebook import ledger
@@ -120,7 +120,7 @@ print(inspect.getsource(ledger.verdict))
 #
 # **Labels count as data**, also those that chose a scale or a rank: each entry says what was used.
 
-# %% tags=["nbval-check-output"]
+# %% tags=["remove-input", "nbval-check-output"]
 for verdict, group in table.groupby("verdict"):
     print(f"{verdict}: {', '.join(group['claim'])}")
 
@@ -142,7 +142,7 @@ for verdict, group in table.groupby("verdict"):
 # In the figure each line is a primary check: the black line is its bound, and what lies wholly to the
 # right of it speaks for the claim.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Primary checks of the claims about CART, each with the interval that decides. Diamonds are the paper's figures, arrows where they lie beyond the scale; grey bands are what counts as equal.", "name": "fig-ledger-cart"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Primary checks of the claims about CART, each with the interval that decides. Diamonds are the paper's figures, arrows where they lie beyond the scale; grey bands are what counts as equal.", "name": "fig-ledger-cart"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
 import matplotlib.pyplot as plt
 
 from mergebook.plots import use_style
@@ -153,7 +153,7 @@ mine = paper["choi2025revisiting"]
 drawing.forest(mine, checks)
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input"]
 TITLES = {
     "notebooks/11-cart-experiments": "CART: the experiments",
     "notebooks/21-frank-wolfe": "Frank-Wolfe merging: a walk inside the hull of experts",
@@ -181,12 +181,12 @@ display(Markdown(drawing.entries(mine, checks, TITLES)))
 # The paper's tasks are language benchmarks and twenty image sets with CLIP's towers. Of its text, the
 # abstract and the supplement were at hand, so few figures of its main part are quoted.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Primary checks of the claims about FW-Merging, drawn as in the figure above.", "name": "fig-ledger-frank-wolfe"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Primary checks of the claims about FW-Merging, drawn as in the figure above.", "name": "fig-ledger-frank-wolfe"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
 mine = paper["chen2025fwmerging"]
 drawing.forest(mine, checks)
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input"]
 display(Markdown(drawing.entries(mine, checks, TITLES)))
 
 # %% [markdown]
@@ -196,12 +196,12 @@ display(Markdown(drawing.entries(mine, checks, TITLES)))
 # figures are said to show. It says neither whether its features have signs nor whether its networks
 # share their initial weights, so all four cases are primary.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Primary checks of the claims about CoGraM, drawn as above; a ratio of spreads is drawn by its logarithm.", "name": "fig-ledger-cogram"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Primary checks of the claims about CoGraM, drawn as above; a ratio of spreads is drawn by its logarithm.", "name": "fig-ledger-cogram"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
 mine = paper["lenz2025cogram"]
 drawing.forest(mine, checks)
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input"]
 display(Markdown(drawing.entries(mine, checks, TITLES)))
 
 # %% [markdown]
@@ -212,12 +212,12 @@ display(Markdown(drawing.entries(mine, checks, TITLES)))
 # other methods lower; of these the paper reports no measurement. The others are about scaling laws, from a sweep with five
 # seeds; secondary checks have a second network.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Primary checks of the claims of the stability framework, drawn as above; each check in its own unit.", "name": "fig-ledger-stability"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Primary checks of the claims of the stability framework, drawn as above; each check in its own unit.", "name": "fig-ledger-stability"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
 mine = paper["li2026unified"]
 drawing.forest(mine, checks)
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input"]
 display(Markdown(drawing.entries(mine, checks, TITLES)))
 
 # %% [markdown]
@@ -230,12 +230,12 @@ display(Markdown(drawing.entries(mine, checks, TITLES)))
 # SiT-B/2, and our largest text model is 5,000 times smaller than OLMo-1B. A speed-up is a bound where more
 # than a fifth of the runs on one side never reach the loss in question, or reach it before the first reading.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Primary checks of the claims of SAIL, drawn as above; each check in its own unit.", "name": "fig-ledger-sail"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Primary checks of the claims of SAIL, drawn as above; each check in its own unit.", "name": "fig-ledger-sail"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
 mine = paper["anonymous2025structured"]
 drawing.forest(mine, checks)
 plt.show()
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input"]
 display(Markdown(drawing.entries(mine, checks, TITLES)))
 
 # %% tags=["remove-cell"]

@@ -42,7 +42,7 @@ DEVICE = "cpu"
 # tables with a true mean of zero, so every interval that excludes zero is an error. Seeds, tasks and noise
 # have different sizes: in this book tasks usually differ most.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "The crossed model is wrong in 4 to 7 % of cases where tasks or seeds differ, and in less where nothing but noise does or one task is an outlier. An interval over seeds alone answers another question: about other tasks it is wrong in a quarter to a half of the cases, and in up to 98 % where one task is an outlier. Each dot is one shape of table, from 3 seeds and 4 tasks to 5 seeds and 20 tasks; the grey band is 4 to 6 %. The former rule let the wider of a percentile bootstrap and Student's interval decide.", "name": "fig-errors-intervals"}, "image": {"alt": "Five rows of dots, one row for each kind of table, on a logarithmic axis of error rates. Dots of the crossed model lie in the grey band where tasks or seeds differ most, and left of it for pure noise and for an outlying task. The former rule lies right of the band where tasks differ most. Dots of Student's interval over seeds lie far to the right, between twenty and ninety-eight per cent, where tasks differ most or one is an outlier."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "The crossed model is wrong in 4 to 7 % of cases where tasks or seeds differ, and in less where nothing but noise does or one task is an outlier. An interval over seeds alone answers another question: about other tasks it is wrong in a quarter to a half of the cases, and in up to 98 % where one task is an outlier. Each dot is one shape of table, from 3 seeds and 4 tasks to 5 seeds and 20 tasks; the grey band is 4 to 6 %. The former rule let the wider of a percentile bootstrap and Student's interval decide.", "name": "fig-errors-intervals"}, "image": {"alt": "Five rows of dots, one row for each kind of table, on a logarithmic axis of error rates. Dots of the crossed model lie in the grey band where tasks or seeds differ most, and left of it for pure noise and for an outlying task. The former rule lies right of the band where tasks differ most. Dots of Student's interval over seeds lie far to the right, between twenty and ninety-eight per cent, where tasks differ most or one is an outlier."}}
 import matplotlib.pyplot as plt
 import pandas as pd
 
@@ -71,7 +71,7 @@ plt.show()
 # The first row is what most tables of this book look like: standard deviations of 3 points between tasks,
 # 1.5 of noise and 0.4 between seeds. There the error rates are, in per cent:
 
-# %% tags=["hide-input", "nbval-check-output"]
+# %% tags=["remove-input", "nbval-check-output"]
 usual = errors[errors["kind"] == "tasks differ most"]
 wide = 100 * usual.pivot(index=["seeds", "tasks"], columns="rule", values="error")[rules]
 wide.round(1)
@@ -101,7 +101,7 @@ assert wide["Student over seeds"].between(22, 55).all()
 # Two spreads are compared by the logarithm of the ratio of mean absolute deviations. The classical test of
 # Pitman and Morgan needs normal data; on skewed data it is wrong in more than a quarter of cases:
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input"]
 spreads = pd.DataFrame(simulated["spreads"])
 table = 100 * spreads.pivot(index=["kind", "pairs"], columns="rule", values="error")
 table.round(1)
@@ -114,7 +114,7 @@ assert table["mean absolute deviations"].max() < 9.5
 # A verdict combines several checks. We simulate claims with six primary checks, on tables as in the first row.
 # None, five or all six of the checks are true. The table shows how often each verdict results, in per cent:
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input"]
 verdicts = pd.DataFrame(simulated["verdicts"])
 shares = 100 * verdicts.pivot(index="true", columns="verdict", values="fraction").fillna(0)
 shares.rename_axis(index="checks that are true, of 6").round(1)
