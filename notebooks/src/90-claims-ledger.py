@@ -26,6 +26,9 @@ if importlib.util.find_spec("mergebook") is None:
 # CLIP tower; for SAIL they are 140 to 5,000 times smaller than the paper's. Some of what we ran also differs
 # from what the authors ran, and each entry says where.
 #
+# All accuracies of the claims of CART and of Frank-Wolfe merging are measured under **frozen heads**, as in the papers.
+# [](70-what-five-papers-taught-us) shows how much of a lead remains under heads that are fitted again.
+#
 # **After this page you can**
 #
 # * tell what holds, what does not, and what nobody can tell yet;
