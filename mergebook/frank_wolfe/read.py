@@ -2,7 +2,7 @@
 
 Every difference has two 95 % intervals. The one is Student's over seeds, for these tasks; the other
 is over seeds and tasks, for tasks like these. Tables are rows of ``seed``, ``method``,
-``task`` and what is compared, as `mergebook.frank_wolfe.measure` writes them.
+``task`` and what is compared, as `mergebook.frank_wolfe.measure` write them.
 """
 
 import pandas as pd

@@ -27,7 +27,6 @@ DEVICE = "cpu"
 
 # %% tags=["remove-cell"]
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 from IPython.display import Markdown, display
 
@@ -41,7 +40,6 @@ NETWORKS = {
     "imagenet8-fresh_heads": "EfficientNet-Lite0,\n8 image tasks",
     "vision8-fresh_heads": "small ViT,\n8 image tasks",
     "vision8-fresh_heads-vit_small": "smaller ViT,\n8 image tasks",
-    "glyphs8-fresh_heads": "small ViT,\n8 scripts",
 }
 
 
@@ -69,7 +67,9 @@ crossing = pd.DataFrame(crossing).T
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "CART's lead over task arithmetic with the heads that papers use, made from the pretrained model and frozen, and with heads fitted to the labels that tuning spends anyway. Points of mean test accuracy over eight tasks; thick lines are 95 % intervals across seeds, thin ones across seeds and tasks.", "name": "fig-taught-heads"}, "image": {"alt": "ALT"}}
 figure, ax = plt.subplots(figsize=(6.9, 3.6))
-for shift, (kind, shade) in zip((-0.14, 0.14), {"frozen": plots.VERMILION, "fitted": plots.BLUE}.items()):
+for shift, (kind, shade) in zip(
+    (-0.14, 0.14), {"frozen": plots.VERMILION, "fitted": plots.BLUE}.items()
+):
     for place, row in enumerate(leads[kind].itertuples()):
         ax.plot((row.low, row.high), [place + shift] * 2, color=shade, lw=1.2)
         ends = (row.mean - row.half_width, row.mean + row.half_width)
@@ -143,3 +143,231 @@ for kind, head, by in (("frozen", "frozen", "frozen"), ("fitted", "validation", 
     for steps, rows in part.groupby("steps"):
         gains[kind, steps] = both_intervals(rows, PAIR).iloc[0]
 gains = pd.DataFrame(gains).T
+
+
+# %% tags=["remove-input"]
+def between(values):
+    """Format the range of some values in points."""
+    return f"{min(values):.1f} to {max(values):.1f}".replace("-", "−")
+
+
+display(
+    Markdown(f"""
+* **Fitted heads take away most of CART's lead over task arithmetic.** It is {between(leads["frozen"]["mean"])} points under
+  frozen heads, and {between(leads["fitted"]["mean"])} under heads that are fitted to the labels that tuning spends.
+* **No merge at all with fitted heads is {between(crossing["mean"])} points better** than tuned CART under frozen heads.
+* **Frank-Wolfe's oracle adds {fw.loc["oracle's picks − all experts", "mean"]:.1f} points** to coefficients learned on all experts.
+""")
+)
+
+# %% [markdown]
+# **Use it when** you read or write a paper on model merging, or decide whether to merge at all.
+# **You need first:** [](02-averaging-and-task-vectors) and [](04-low-rank-merging).
+#
+# ## How much of the gap merging closes
+#
+# The next figure takes ten suites and starts at the pretrained model, without any fine-tuning. It ends at the best of the rules that need
+# no data and no task identity. Accuracy is counted in per cent of the experts' ([leaderboard](80-leaderboard)).
+
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "How much of the way from the pretrained model to the experts the best data-free rule goes. Mean test accuracy in per cent of the experts', by suite; the number at the right is the share of the gap that merging closes.", "name": "fig-taught-gap"}, "image": {"alt": "Ten horizontal bars from the pretrained model to the best rule. MiniLM on eight sentence tasks goes from 72 to 96 % of the experts. Suites of eight image tasks go from about 50 to 75-80 %, suites of twenty tasks from about 55 to 65-73 %."}}
+figure, ax = plt.subplots(figsize=(6.9, 3.9))
+for place, row in enumerate(kept.itertuples()):
+    ax.plot([row.pretrained, row.best], [place, place], color=plots.SILVER, lw=5)
+    ax.plot(row.pretrained, place, "s", color=plots.BLACK)
+    ax.plot(row.best, place, "o", color=plots.VERMILION, ms=8)
+    ax.text(102, place, f"{row.closed:.0f} %", va="center")
+ax.axvline(100, color=plots.GREEN, lw=2)
+plots.name_axis(ax, [leaderboard.SUITES[name][1] for name in kept.index])
+ax.set(xlabel="test accuracy, % of the experts'", xlim=(45, 110))
+ax.text(46, -0.75, "■ pretrained", fontsize=11)
+ax.text(74, -0.75, "● best rule", color=plots.VERMILION, fontsize=11)
+ax.set_ylim(len(kept) - 0.5, -1.2)
+ax.set_title("Merging closes less of the gap the more tasks it merges")
+plt.show()
+
+# %% tags=["remove-input"]
+eight, twenty = closed[TASKS == 8], closed[TASKS == 20]
+display(
+    Markdown(f"""
+The best rule closes {eight.min():.0f} to {eight.max():.0f} % of the gap with eight tasks, and {twenty.min():.0f} to
+{twenty.max():.0f} % with twenty. It closes most where the pretrained model is already close: MiniLM starts at
+{kept.loc["sentences8", "pretrained"]:.0f} % of the experts' accuracy. All these models share their start. Networks with separate starts need matched
+neurons first: without them, CoGraM ends at one parent ([](31-cogram-experiments)).
+""")
+)
+
+# %% [markdown]
+# ## Five uses of the same labels
+#
+# Labels can choose a merge's settings, fit heads, learn coefficients or train one model on all tasks.
+# The figure gives each of them the same labels.
+
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test accuracy by the number of labelled examples per task, for five uses of the labels. Smaller ViT on `vision8`, means and 95 % intervals over three seeds; 4,000 stands for all training examples. Coefficients and the one model are trained for 200 steps.", "name": "fig-taught-labels"}, "image": {"alt": "ALT-LABELS"}}
+figure, ax = plt.subplots(figsize=(6.9, 3.9))
+for look, rows in lines.items():
+    plots.curve(ax, rows, look)
+ax.set(xscale="log", xlabel="labelled examples per task", ylabel="test accuracy, %")
+ax.set_xticks(rows.index, [f"{count:,}" for count in rows.index])
+ax.minorticks_off()
+ax.legend(fontsize=11)
+ax.set_title("TITLE-LABELS")
+plt.show()
+
+# %% [markdown]
+# TEXT-LABELS
+#
+# ## Why frozen heads favour low-rank rules
+#
+# A linear layer in closed form shows one reason. Each expert changes one direction of its own.
+#
+# ```{prf:proposition} Truncation restores the size of an update
+# :label: prop-taught-size
+# Let $W_t = W_0 + \sigma u_t v_t^\top$ for $t = 1, \dots, T$ with $T > 2$, orthonormal $u_t$ and orthonormal $v_t$. Then each of these rules gives
+# $W_0 + a\,\sigma \sum_s u_s v_s^\top$: the average with $a = 1/T$, task arithmetic with $a = \lambda$, and CART at rank 1 with
+# $a = 1/T + \lambda(1 - 1/T)$. CART at full rank has $a = 1/T$.
+#
+# On inputs $x$ of task $t$, that is, $v_s^\top x = 0$ for $s \neq t$, the logits under the expert's head $H_t$ differ from the expert's by
+# $(a - 1)\,\sigma H_t u_t v_t^\top x$. If $u_t$ is not in the range of $W_0$, there is for each $a > 0$ another head with exactly the expert's logits.
+# ```
+#
+# ```{prf:proof}
+# The first two coefficients follow from the definitions. The centred task vector is $\sigma(1 - 1/T)\,u_t v_t^\top - (\sigma/T) \sum_{s \neq t} u_s v_s^\top$. This sum
+# is its singular value decomposition, and for $T > 2$ the first singular value is the largest. Rank 1 keeps $\sigma(1 - 1/T)\,u_t v_t^\top$, and the sum over $t$ is
+# added to the average. At full rank, centred task vectors sum to zero. On inputs of task $t$ the merged layer gives
+# $W_0 x + a\,\sigma u_t v_t^\top x$, which proves the difference. Let $P$ be the projection onto $u_t$ along a complement that contains the range of
+# $W_0$. Then $H_t(I + (1/a - 1)P)$ is the other head.
+# ```
+#
+# So at its default scale $\lambda = 1$ CART restores each update at full size, where averaging leaves $1/T$ of it. A frozen head needs that size;
+# a fitted head does not notice it. The rules of the library agree, for four experts in sixteen dimensions:
+
+# %%
+import torch
+
+import mergelib as ml
+
+generator = torch.Generator().manual_seed(SEED)
+noise = [torch.randn(16, 16, generator=generator) for _ in range(3)]
+u, v = (torch.linalg.qr(matrix).Q for matrix in noise[:2])
+base = {"weight": u[:, 4:] @ noise[2][4:]}
+experts = {str(t): {"weight": base["weight"] + 3 * u[:, [t]] @ v[:, [t]].T} for t in range(4)}
+inputs = torch.randn(200, 16, generator=generator)
+inputs -= inputs @ v[:, 1:4] @ v[:, 1:4].T  # of the first task
+expert = inputs @ experts["0"]["weight"].T
+rows = {}
+for method, settings in (("average", {}), ("cart", {"rank_ratio": 1 / 16}), ("tsv", {})):
+    weight = ml.merge(method, experts, pretrained=base, **settings)["weight"]
+    merged = inputs @ weight.T
+    refitted = merged @ torch.linalg.lstsq(merged, expert, driver="gelsd").solution
+    size = u[:, 0] @ (weight - base["weight"]) @ v[:, 0] / 3
+    errors = [((made - expert).norm() / expert.norm()).item() for made in (merged, refitted)]
+    rows[method] = [size.item(), *errors]
+names = ["size of the update", "error, frozen head", "error, fitted head"]
+table = pd.DataFrame.from_dict(rows, orient="index", columns=names).round(2).abs()
+table
+
+# %% [markdown]
+# Real layers are not like this in one respect: the experts' directions overlap, and noise does not scale with the update. The longer experts are trained, the further they move
+# and the more the size matters:
+
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "CART's lead over task arithmetic by the number of steps of the experts, under frozen and under fitted heads. Smaller ViT on `vision8`, three seeds, settings chosen again after each number of steps; 95 % intervals across seeds.", "name": "fig-taught-length"}, "image": {"alt": "ALT-LENGTH"}}
+figure, ax = plt.subplots(figsize=(6.9, 3.3))
+for kind, shade in {"frozen": plots.VERMILION, "fitted": plots.BLUE}.items():
+    own = gains.loc[kind]
+    ax.errorbar(own.index, own["mean"], own["half_width"], fmt="o-", color=shade, capsize=3)
+    ax.text(own.index[-1] * 1.08, own["mean"].iloc[-1], f"{kind} heads", color=shade, va="center")
+ax.axhline(0, color=plots.BLACK, lw=1)
+ax.set(xscale="log", xlim=(22, 4200), xlabel="steps of each expert", ylabel="points")
+ax.set_xticks(own.index, [f"{steps:,}" for steps in own.index])
+ax.minorticks_off()
+ax.set_title("TITLE-LENGTH")
+plt.show()
+
+# %% [markdown]
+# TEXT-LENGTH
+#
+# ## The parts of Frank-Wolfe merging
+#
+# The authors' released code does two things. An oracle picks one expert for each target task by a cosine with the gradient, and Adam learns a
+# coefficient for each tensor of each pick. The figure varies these parts one by one, on a pool of eight experts with four target tasks and 100 labels for each.
+
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Points of mean test accuracy, on four target tasks, that each part of released Frank-Wolfe merging adds. Smaller ViT, eight experts, five seeds; 95 % intervals across seeds. The last row uses all training labels.", "name": "fig-taught-fw"}, "image": {"alt": "ALT-FW"}}
+figure, ax = plt.subplots(figsize=(6.9, 2.9))
+ax.errorbar(fw["mean"], range(len(fw)), xerr=fw["half_width"], fmt="o", color=plots.BLUE, capsize=3)
+ax.axvline(0, color=plots.BLACK, lw=1)
+plots.name_axis(ax, fw.index)
+ax.set(xlabel="points")
+ax.set_title("TITLE-FW")
+plt.show()
+
+# %% [markdown]
+# TEXT-FW
+
+# %% [markdown]
+# ## Resources that comparisons leave out
+#
+# Each paper compares methods that do not have the same resources. The table gives one such resource per paper, and what it is worth here.
+
+# %% tags=["remove-cell"]
+from mergebook.lab.statistics import paired
+from mergebook.sail.read import factorial
+from mergebook.stability.read import guides
+
+names = ("curvature", "gradients", "points", "adam")
+record = {name: load_table("vision8-stability-vit_small", name) for name in names}
+sweep = [load_table("vision8-scaling-vit_small", name) for name in ("merged", "experts")]
+settings = guides.settings(*sweep, record)
+again = guides.validated(settings, load_table("vision8-scaling-validated", "merged"))
+bound = interval(guides.regrets(settings)["theorem_3"].tolist())
+search = interval(guides.regrets(again)["validated"].tolist())
+effects = factorial.effects().query("factor == 'merging' and effect == 'shared'")
+two = {
+    name: interval(effects[effects["modality"] == name].groupby("seed")["loss"].mean().tolist())
+    for name in ("GPT", "ResNet")
+}
+digits = load_table("digits-fusion").query("data == 'homogeneous' and start == 'own'")
+digits["accuracy"] *= 100
+usual = digits.query("levels == 'layer' and prototypes == 'geometric' and iterations == 1")
+digits = pd.concat([digits[digits["method"] == "better"], usual])
+parent = paired(digits, {"": ("cogram", "better")}).iloc[0]
+
+
+# %% tags=["remove-input"]
+def pm(mean, half, digits=1):
+    """Format a mean with the half width of its interval."""
+    return f"{mean:+.{digits}f} ± {half:.{digits}f}".replace("-", "−").replace("+", "+")
+
+
+oracle = fw.loc["oracle's picks − all experts"]
+lead, fitted_lead = (leads[kind].iloc[1] for kind in ("frozen", "fitted"))
+display(
+    Markdown(f"""
+| paper | resource that the comparison leaves out | its worth |
+|---|---|---|
+| CART | heads made from the pretrained model, and labels for settings | lead over task arithmetic {pm(lead["mean"], lead["half_width"])} points, with heads fitted to these labels {pm(fitted_lead["mean"], fitted_lead["half_width"])} |
+| Frank-Wolfe | free coefficients, learned from labels | the oracle adds {pm(oracle["mean"], oracle["half_width"])} points to them |
+| CoGraM | 2,000 labelled examples, which can also choose the better parent | CoGraM less that parent: {pm(parent["mean"], parent["half_width"])} points |
+| stability | validation labels, of which the bound needs none | its choice loses {bound[0]:.1f} ± {bound[1]:.1f} points to the best setting, a search on 200 labels {search[0]:.1f} ± {search[1]:.1f} |
+| SAIL | a second source, and its cost | two merged sources less one, test loss: GPT {pm(*two["GPT"], 3)} nats, ResNet {pm(*two["ResNet"], 3)} |
+""")
+)
+
+# %% [markdown]
+# ## In practice
+#
+# 1. **Start from one pretrained model.** Otherwise, match neurons first, and compare with the better parent.
+# 2. **Report the pretrained model with fitted heads.** It is the baseline that costs no more labels than tuning.
+# 3. **Choose scale and rank together**, on 20 or more labelled examples per task, and on a grid that does not end at the best point.
+# 4. **Train if you have the labels for it.** One model trained on all tasks is the baseline for methods that use many labels.
+# 5. **Compare at equal cost**: count labels, the experts that are tried, and the training of sources.
+#
+# ## Check against known values
+
+# %% tags=["hide-input", "nbval-check-output"]
+print("sizes:", table["size of the update"].tolist())
+print("a fitted head does not notice the size:", table["error, fitted head"].max() < 1e-3)
+print("merging helps on every suite:", bool((closed > 20).all()))
+
+# %% tags=["remove-cell"]
+assert table["size of the update"].tolist() == [0.25, 1.0, 1.0]
+assert (leads["frozen"]["mean"] > leads["fitted"]["mean"]).all()

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from mergebook.cart.measure.experiments import coefficients
-from mergebook.frank_wolfe.measure import (
+from mergebook.frank_wolfe.measure.experiments import (
     calibration,
     concrete,
     irrelevant,

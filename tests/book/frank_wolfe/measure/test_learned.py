@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mergebook.frank_wolfe.learned import contribution, learned, picked
+from mergebook.frank_wolfe.measure.learned import contribution, learned, picked
 from mergebook.lab.comparison import problem_of
 from mergebook.suites.types import Zoo
 from mergelib.procedures.objectives import loss_gradients
