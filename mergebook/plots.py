@@ -167,11 +167,7 @@ def rank_axis(ax: Axes, *, scale: str = "log", ticks: Sequence[int] = RANKS) -> 
 
 
 def forest(
-    sets: Mapping[str, pd.DataFrame],
-    ax: Axes,
-    colours: Sequence[str],
-    *,
-    digits: int | None = None,
+    sets: Mapping[str, pd.DataFrame], ax: Axes, colours: Sequence[str], *, digits: int | None = None
 ) -> None:
     """Differences with both intervals, from top to bottom: thick over seeds, thin over tasks too.
 

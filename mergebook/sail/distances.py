@@ -89,11 +89,7 @@ def kernel_distance(first: Tensor, second: Tensor) -> float:
 
 
 def classifier_auc(
-    first: Tensor,
-    second: Tensor,
-    *,
-    given: tuple[Tensor, Tensor] | None = None,
-    folds: int = 5,
+    first: Tensor, second: Tensor, *, given: tuple[Tensor, Tensor] | None = None, folds: int = 5
 ) -> float:
     """Return the mean test AUC of a linear classifier that separates two samples; ½ is chance.
 

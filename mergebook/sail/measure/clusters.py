@@ -12,13 +12,7 @@ from mergebook.lab.runner import study
 from mergebook.sail.distances import classifier_auc, residuals
 from mergebook.sail.measure.text import texts_of
 from mergebook.sail.measure.training import Texts
-from mergebook.sail.thirds import (
-    cut_blocks,
-    held_stretch,
-    histograms,
-    mean_thirds,
-    random_thirds,
-)
+from mergebook.sail.thirds import cut_blocks, held_stretch, histograms, mean_thirds, random_thirds
 from mergebook.suites.data.texts import CHARACTERS, encode
 from mergelib.sail.divergences import permutation_p
 
@@ -153,8 +147,4 @@ def described(blocks: Tensor) -> dict[str, Tensor]:
     means = blocks.double().mean(1)
     shares = histograms(blocks, len(CHARACTERS))
     shares = shares[:, (shares > 0).double().mean(0) >= 0.5]
-    return {
-        "mean": means[:, None],
-        "histogram": shares,
-        WITHOUT: residuals((shares, means))[0],
-    }
+    return {"mean": means[:, None], "histogram": shares, WITHOUT: residuals((shares, means))[0]}

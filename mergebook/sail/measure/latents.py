@@ -178,7 +178,4 @@ def _fit(model: nn.Module, inputs: Tensor, targets: Tensor, steps: int, seed: in
 
 
 def _distances(first: Tensor, second: Tensor) -> dict[str, float]:
-    return {
-        "frechet": frechet_distance(first, second),
-        "kernel": kernel_distance(first, second),
-    }
+    return {"frechet": frechet_distance(first, second), "kernel": kernel_distance(first, second)}
