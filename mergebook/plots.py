@@ -1,8 +1,7 @@
 """How the book's figures look, and the charts that its chapters share.
 
-Figures are opaque, colour-blind safe and legible on a phone. Every method keeps its colour and
-label in every figure. The colours are those of Okabe and Ito (2008), so no two that meet are told
-apart by red against green alone.
+Every method keeps its colour and label in every figure. The colours are those of Okabe and Ito
+(2008), so no two that meet are told apart by red against green alone.
 
 A *look* is a text of the legend, a colour, and a format as in `Axes.plot`; ``looks`` has one for
 each group that is drawn, and ``by`` is the column, or columns, that tell groups apart. Rows of a

@@ -91,10 +91,7 @@ def points(suite: str, part: str = "") -> pd.DataFrame:
 
 
 def picked(suite: str) -> pd.DataFrame:
-    """What is lost by picking CART's rank and scale without labels, in points: `over_seeds`.
-
-    By each quantity's mean over tasks, against the plane's best point.
-    """
+    """Points lost by picking CART's rank and scale by `SIGNS`, without labels: `over_seeds`."""
     table = points(suite).groupby(["seed", "rank_ratio", "scale"])
     means = table[["accuracy", *SIGNS]].mean()
     rows = []
@@ -107,10 +104,7 @@ def picked(suite: str) -> pd.DataFrame:
 
 
 def by_granularity(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """A result of ``adaptation`` by AdaMerging's granularity, each part with the bases.
-
-    Results from before there was a column for it are by layer.
-    """
+    """A result of ``adaptation`` by granularity, each with the bases; old results are by layer."""
     if "granularity" not in table:
         return {"layer": table}
     kinds = [kind for kind in ("layer", "task") if (table["granularity"] == kind).any()]

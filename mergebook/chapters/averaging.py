@@ -125,10 +125,7 @@ def recorded_sweeps(records: Mapping[str, int] | None = None) -> pd.DataFrame:
 
 
 def cost_of_rules(sweeps: pd.DataFrame, rules: Mapping[str, float | str]) -> pd.DataFrame:
-    """Return the points of accuracy that rules for the scale lose against the best of a grid.
-
-    Accuracies between two scales are interpolated linearly. The cost is NaN outside the grid.
-    """
+    """Return the points that rules for the scale lose to a grid's best; NaN outside the grid."""
     keys = [str(key) for key in sweeps if key not in ("scale", "accuracy", "loss")]
     rows = []
     for values, sweep in sweeps.groupby(keys, sort=False):

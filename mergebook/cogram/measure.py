@@ -67,16 +67,12 @@ BASES = (*MERGED, "frank_wolfe")
 
 @study()
 def granular(zoo: Zoo, *, examples: int = 10, bases: Sequence[str] = BASES) -> Tables:
-    """CoGraM, layer by layer, after data-free merges and after Frank-Wolfe.
+    """CoGraM, layer by layer, after data-free merges and Frank-Wolfe, with and without rollback.
 
-    As the paper has it, and with rollback at layers too, which undoes a layer whose mixture raises
-    the loss.
-
-    Returns:
-        ``test``: rows of ``base``, ``method`` (``none``, ``cogram``, ``cogram, rolled back``),
-        ``task``, ``accuracy`` and ``loss``; ``layers``: rows of ``base``, ``method``, ``layer``,
-        ``spread``, ``before``, ``after`` and ``accepted``; ``chosen``: rows of ``method`` and
-        ``settings``.
+    ``test``: rows of ``base``, ``method`` (``none``, ``cogram``, ``cogram, rolled back``),
+    ``task``, ``accuracy`` and ``loss``; ``layers``: rows of ``base``, ``method``, ``layer``,
+    ``spread``, ``before``, ``after`` and ``accepted``; ``chosen``: rows of ``method`` and
+    ``settings``.
     """
     data = examples_of(zoo, examples)
     grids = {name: grid for name, grid in MERGED.items() if name in bases}
@@ -106,16 +102,15 @@ def fusion(
 ) -> Tables:
     """What CoGraM makes of a Fisher merge: at each level, with each prototype, again and again.
 
-    Returns:
-        ``test``: rows of ``data`` (``homogeneous``, ``heterogeneous``, or ``unequal``, where B has
-        a fifth of the examples), ``start`` (``common`` weights or ``own`` ones), ``method``,
-        ``levels``, ``prototypes``, ``iterations``, ``accuracy`` (0..1), ``toward_a``, where the
-        network lies along the line from B (0) to A (1), by projection, and ``loss`` (nats). The
-        methods beside ``cogram`` are ``a``, ``b``, ``average``, ``fisher``, ``better`` (of a and b,
-        by validation data) and ``ensemble`` (their mean probabilities). ``chosen``: rows of
-        ``data``, ``start``, ``method`` and ``settings``: which is better. ``decisions``: rows of
-        what ``cogram`` decided on whole layers: ``layer``, ``case``, ``spread``, both networks'
-        ``loss`` and ``alpha``, the loss ``before`` and ``after``, and ``accepted``.
+    ``test``: rows of ``data`` (``homogeneous``, ``heterogeneous``, or ``unequal``, where B has a
+    fifth of the examples), ``start`` (``common`` weights or ``own`` ones), ``method``, ``levels``,
+    ``prototypes``, ``iterations``, ``accuracy`` (0..1), ``toward_a``, where the network lies along
+    the line from B (0) to A (1), by projection, and ``loss`` (nats). The methods beside ``cogram``
+    are ``a``, ``b``, ``average``, ``fisher``, ``better`` (of a and b, by validation data) and
+    ``ensemble`` (their mean probabilities). ``chosen``: rows of ``data``, ``start``, ``method`` and
+    ``settings``: which is better. ``decisions``: rows of what ``cogram`` decided on whole layers:
+    ``layer``, ``case``, ``spread``, both networks' ``loss`` and ``alpha``, the loss ``before`` and
+    ``after``, and ``accepted``.
     """
     rows, chosen, decisions = [], [], []
     for names, pair in draw_pairs(seed, source, kinds):
@@ -177,13 +172,9 @@ def feature_scale(
 ) -> Tables:
     """CoGraM over layers on features that are shifted and scaled before anything is trained.
 
-    Every offset and scale gets networks and a Fisher merge of its own.
-
-    Returns:
-        ``test``: rows of ``data``, ``start``, ``offset``, ``scale``, ``method`` (``a``, ``b``,
-        ``better`` of the two by validation data, ``average``, ``fisher``, ``cogram``),
-        ``prototypes``, ``steepness``, ``iterations`` and ``accuracy`` (0..1); ``chosen``: which
-        network is better, with the same names.
+    ``test``: rows of ``data``, ``start``, ``offset``, ``scale``, ``method`` (``a``, ``b``,
+    ``better`` by validation data, ``average``, ``fisher``, ``cogram``), ``prototypes``,
+    ``steepness``, ``iterations`` and ``accuracy`` (0..1); ``chosen``: which network is better.
     """
     rows, chosen = [], []
     for offset, scale in product(offsets, scales):
@@ -207,10 +198,9 @@ def feature_scale(
 def thresholds(seed: int, source: str = "synthetic") -> Tables:
     """The settings that the paper leaves out, searched on validation data.
 
-    Returns:
-        ``validation``: rows of ``data``, ``start``, ``levels``, ``prototypes``, ``steepness``,
-        ``layer_low``, ``layer_high``, ``neuron_low``, ``neuron_high`` (None where unused) and
-        ``accuracy`` (0..1).
+    ``validation``: rows of ``data``, ``start``, ``levels``, ``prototypes``, ``steepness``,
+    ``layer_low``, ``layer_high``, ``neuron_low``, ``neuron_high`` (None where unused) and
+    ``accuracy`` (0..1).
     """
     rows = []
     for names, pair in draw_pairs(seed, source):
@@ -243,12 +233,11 @@ def tuning(seed: int, source: str = "synthetic", *, learning_rate: float = 1e-3)
     Every network gets as many epochs: 28 at one rate, or a kickoff of 8 at 2.5 times the rate and
     then 20. Network A gets them too, and one that starts from nothing.
 
-    Returns:
-        ``test``: rows of ``data``, ``start``, ``method`` (``a``, ``b``, ``fisher``, ``cogram`` with
-        one arithmetic prototype a class, ``scratch``), ``training`` (``none``, ``fine-tuning``,
-        ``kickoff``), ``accuracy`` on all test data, and ``accuracy_a`` and ``accuracy_b`` on the
-        halves; and ``history``: rows of ``data``, ``start``, ``method``, ``training`` and
-        ``losses``, the mean training loss of each epoch in nats.
+    ``test``: rows of ``data``, ``start``, ``method`` (``a``, ``b``, ``fisher``, ``cogram`` with one
+    arithmetic prototype a class, ``scratch``), ``training`` (``none``, ``fine-tuning``,
+    ``kickoff``), ``accuracy`` on all test data, and ``accuracy_a`` and ``accuracy_b`` on the
+    halves; and ``history``: rows of ``data``, ``start``, ``method``, ``training`` and ``losses``,
+    the mean training loss of each epoch in nats.
     """
     tables: Tables = {"test": [], "history": []}
     for names, pair in draw_pairs(seed, source):

@@ -140,11 +140,7 @@ def _uniform(bounds: Range, generator: Generator) -> float:
 def train_pair(
     pair: SyntheticPair, *, seed: int, shared_start: bool = True, hidden: int = 64, epochs: int = 20
 ) -> tuple[nn.Sequential, dict[str, Tensor], dict[str, Tensor]]:
-    """Train networks A and B, each on its own data, by Adam for a fixed number of epochs.
-
-    Returns:
-        The architecture, Linear, ReLU, Linear, as A started; the state dicts of A and of B.
-    """
+    """Train A and B by Adam, each on its own data: A's network as it started, and both states."""
     dimensions = pair.a.inputs.shape[1]
     classes = int(torch.cat([pair.a.labels, pair.b.labels]).max()) + 1
     models, states = [], []

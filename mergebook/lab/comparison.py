@@ -51,10 +51,7 @@ def points(grid: Grid) -> list[dict[str, Any]]:
 
 
 def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor]:
-    """`merge` on a zoo's experts and backbone; the suite's seed decides what a method draws.
-
-    Without a word on convolutions: the zoo says which of them are matrices.
-    """
+    """`merge` on a zoo: its experts, backbone and matrices, and its suite's seed."""
     hyperparameters = {"is_matrix": zoo.is_matrix, **hyperparameters}
     if get_method(method).draws:
         hyperparameters = {"seed": zoo.suite.seed, **hyperparameters}
@@ -86,11 +83,10 @@ def merged_grid(zoo: Zoo, method: str, grid: Grid) -> Iterator[tuple[int, dict[s
 def score_grid(
     zoo: Zoo, method: str, grid: Grid, split: SplitName = "validation", *, autocast: bool = False
 ) -> pd.DataFrame:
-    """Mean accuracy over tasks at every point of a grid: the grid's columns and ``accuracy``.
+    """The mean over tasks of the suite's metric, e.g. ``accuracy``, beside every point of a grid.
 
-    For suites that are judged by another metric it is the mean of that instead, e.g. for texts
-    ``loss``, in nats per character. With ``autocast`` in bfloat16 where that is safe and
-    the processor has it: several times faster there, and good enough to choose by.
+    With ``autocast`` in bfloat16 where that is safe and the processor has it: several times faster
+    there, and good enough to choose by.
     """
     chosen = points(grid)
     candidates = merged_grid(zoo, method, grid)
@@ -105,10 +101,7 @@ def score_grid(
 def choose(
     zoo: Zoo, method: str, grid: Grid, *, autocast: bool = False
 ) -> tuple[dict[str, Any], pd.DataFrame]:
-    """The grid's best point by the validation split, and its whole `score_grid`.
-
-    The best has the highest mean accuracy, or what else judges the suite, e.g. the lowest loss.
-    """
+    """The grid's best point on validation data by the suite's metric, and all of `score_grid`."""
     if not grid:
         return {}, pd.DataFrame()
     table = score_grid(zoo, method, grid, autocast=autocast)
@@ -178,10 +171,8 @@ def compare(
 ) -> pd.DataFrame:
     """Judge the backbone, every merging method with its hyperparameters, and the experts.
 
-    Returns:
-        One row per method and task: ``method``, ``task``, ``accuracy`` (0..1), ``normalised``
-        (accuracy over the expert's own), ``loss``, ``correct``, ``n``, and what merging took:
-        ``seconds`` and ``peak_bytes``.
+    A row per ``method`` and ``task``: ``accuracy`` (0..1), ``normalised`` (over the expert's own),
+    ``loss``, ``correct``, ``n``, and what merging took: ``seconds`` and ``peak_bytes``.
     """
     experts = individual(zoo, split).assign(method="individual")
     base = evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite, split=split)

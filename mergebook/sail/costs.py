@@ -51,11 +51,7 @@ def smoothed(losses: Tensor) -> Tensor:
 
 
 def steps_to(steps: Sequence[int], losses: Tensor, goals: Tensor | float) -> Tensor:
-    """Return the steps after which smoothed losses are first as low as a goal.
-
-    Returns:
-        Float64, shape ``(...)``: 0 where the first reading is as low, NaN where none is.
-    """
+    """Return the steps after which smoothed losses reach a goal: 0 at once, NaN if never."""
     lowest = smoothed(losses.double().nan_to_num(nan=torch.inf)).cummin(0).values
     aims = torch.as_tensor(goals, dtype=torch.float64)
     lowest, aims = torch.broadcast_tensors(lowest, aims)

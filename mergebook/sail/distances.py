@@ -57,10 +57,7 @@ def mahalanobis(first: Tensor, second: Tensor, covariance: Tensor) -> Tensor:
 
 
 def gaussian_variation(distance: Tensor | float) -> Tensor:
-    """Return 2Φ(Δ/2) − 1, the total variation of two Gaussians with the same covariance.
-
-    ``distance`` is their Mahalanobis distance Δ ≥ 0.
-    """
+    """Return 2Φ(Δ/2) − 1: total variation of Gaussians of one covariance, Δ apart (Mahalanobis)."""
     return torch.erf(torch.as_tensor(distance, dtype=torch.float64) / math.sqrt(8))
 
 

@@ -102,10 +102,7 @@ def faster(load: Load) -> Iterator[Comparison]:
 
 
 def together(load: Load) -> Iterator[Comparison]:
-    """S16, of larger networks: loss of the nearest source alone less SAIL's, at equal cost.
-
-    Its speed over that source is told by all accounts: C counts one source there, and here two.
-    """
+    """S16, of larger networks: SAIL against the nearest source, in loss at equal cost and speed."""
     for words, cell, rows in _cells(_of_main_size(_all(load))):
         says = f"{words}: lower loss than the nearest source alone, at equal cost"
         yield _final(rows, cell, "SAIL", "nearest source", says, "primary")

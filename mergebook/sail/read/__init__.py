@@ -27,10 +27,7 @@ def by_seed(table: pd.DataFrame, statistic: Callable[[pd.DataFrame], float]) -> 
 
 
 def flat(curves: pd.DataFrame, keys: Sequence[str], column: str = "judge") -> "pd.Series[bool]":
-    """Whether a curve over γ is flat, its range below what seeds differ by, in each cell.
-
-    Where it is, its lowest point says nothing.
-    """
+    """Whether a curve over γ is flat, its range below what seeds differ by, in each cell."""
 
     def is_flat(part: pd.DataFrame) -> bool:
         losses = part.pivot(index="seed", columns="gamma", values=column).to_numpy()

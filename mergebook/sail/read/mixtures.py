@@ -61,11 +61,10 @@ def perceptron_shares(
 ) -> pd.DataFrame:
     """The chain for small perceptrons trained on D_1, on D_2, and on every D* of ``shares``.
 
-    Returns:
-        Per ρ, beside ``start`` and ``seed``, the best γ_1 in ``parameters`` (nearest to θ*,
-        affine), in ``loss`` and ``trained`` (of `GAMMAS`, of least J_ρ before and after
-        retraining), and squared distances from θ*: ``nearest_source`` of both sources, ``random``
-        of the initial network of a further draw, ``normal`` of weights from N(0, 1), in the mean.
+    Per ρ, beside ``start`` and ``seed``, the best γ_1 in ``parameters`` (nearest to θ*, affine), in
+    ``loss`` and ``trained`` (of `GAMMAS`, of least J_ρ before and after retraining), and squared
+    distances from θ*: ``nearest_source`` of both sources, ``random`` of the initial network of a
+    further draw, ``normal`` of weights from N(0, 1), in the mean.
     """
     check_choice("start", start, STARTS)
     generator = torch.Generator().manual_seed(seed)

@@ -66,12 +66,10 @@ def best(curves: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 
 def chosen(curves: pd.DataFrame) -> pd.DataFrame:
-    """The γ of least loss after the last step on one half, judged on the other.
+    """The ``gamma`` of least loss in the end on one half, judged on the other, by curve and seed.
 
-    Returns:
-        By tokens, start and seed: ``gamma``, and what it is better by, in nats, than the nearer
-        source alone, ``over_nearest``, the farther one, ``over_farther``, and the uniform average,
-        ``over_half``.
+    What it gains (nats) ``over_nearest`` source, ``over_farther``, and over the average,
+    ``over_half``.
     """
     keys = ["tokens", "start", "seed"]
     final = last(curves)

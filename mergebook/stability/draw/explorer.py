@@ -1,8 +1,8 @@
 """The explorer of chapter 43: sliders that redraw exact errors and bounds in a reader's browser.
 
-The page is `assets/explorer.html`: a static figure and table first, which its script replaces by
-live ones. Nothing is loaded from elsewhere. Where all curvatures share their axes, each error is a
-sum over scalars: the page computes the formulas of `terms`, from the numbers of `as_data`.
+`assets/explorer.html` shows a static figure and table, which its script replaces by live ones, from
+the formulas of `terms` and the numbers of `as_data`: curvatures share their axes, so errors are
+sums.
 """
 
 import base64

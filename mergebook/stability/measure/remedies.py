@@ -1,10 +1,9 @@
 """Studies of the methods that Remark 4 of Li et al. (2026) explains by terms of the bound.
 
 Experts are trained for flat minima or linearised, so that they merge better. Git Re-Basin is said
-to lower the heterogeneity ζ_t of tasks. ζ_t belongs to the losses, and bounds their gradients at
-every θ; what can be measured is ‖∇f_t − ∇f‖ at one θ, so at a merge. AdaMerging is said to give
-outliers, tasks of a large ζ_t, less weight; Surgery to lower the optimisation error of a merge and
-to leave its generalisation error.
+to lower the heterogeneity ζ_t of tasks, of which ‖∇f_t − ∇f‖ can be measured at one θ, a merge.
+AdaMerging is said to give outliers, tasks of a large ζ_t, less weight; Surgery to lower the
+optimisation error of a merge and to leave its generalisation error.
 """
 
 from collections.abc import Iterator, Sequence
@@ -67,11 +66,10 @@ def remedies(
     Both remedies take two gradients where plain training takes one, so at equal cost they get half
     of its epochs; plain experts of that length stand beside them.
 
-    Returns:
-        ``test``: rows of ``kind``, ``method`` (also ``"individual"``), ``task``, ``accuracy`` and
-        ``loss``; ``chosen``: rows of ``kind``, ``method`` and ``settings``; ``sharpness``: rows of
-        ``kind``, ``task`` and ``sharpness``, the largest |eigenvalue| of the Hessian of a task's
-        training loss at its expert, in that expert's own network.
+    ``test``: rows of ``kind``, ``method`` (also ``"individual"``), ``task``, ``accuracy`` and
+    ``loss``; ``chosen``: rows of ``kind``, ``method`` and ``settings``; ``sharpness``: rows of
+    ``kind``, ``task`` and ``sharpness``, the largest |eigenvalue| of the Hessian of a task's
+    training loss at its expert, in that expert's own network.
     """
     if epochs < 2 or epochs % 2:
         raise ValueError(f"epochs is {epochs}, expected an even number above 0")
@@ -116,17 +114,14 @@ def rebasin(
 ) -> Tables:
     """Merges of two networks that begin alike or apart, before and after one is reordered.
 
-    Every task is trained twice, from two random starts under the same frozen head. Networks of the
-    same task from both starts are merged, networks of neighbouring tasks from both starts, and
-    networks of neighbouring tasks from one start.
+    Every task is trained twice, from two random starts under the same frozen head.
 
-    Returns:
-        ``pairs``: rows of ``pair`` (``same task``, ``two tasks``, ``one start``), ``task`` (of the
-        network that stays), ``matched`` (whether the other one was reordered), ``moved`` (share of
-        hidden units whose place changed), ``distance`` ‖θ_1 − θ_2‖/‖θ_1‖, ``accuracy`` (0..1) and
-        ``loss`` (nats) of the average, means over the pair's tasks, and ``barrier``, that loss less
-        the mean loss of both networks on these tasks. For two tasks also ``heterogeneity``, ζ² at
-        the average, without bias, and ``end``, ζ² at the second network, plugged in.
+    ``pairs``: rows of ``pair`` (``same task``, ``two tasks``, ``one start``), ``task`` (of the
+    network that stays), ``matched`` (whether the other one was reordered), ``moved`` (share of
+    hidden units whose place changed), ``distance`` ‖θ_1 − θ_2‖/‖θ_1‖, ``accuracy`` (0..1) and
+    ``loss`` (nats) of the average, means over the pair's tasks, and ``barrier``, that loss less the
+    mean loss of both networks on these tasks. For two tasks also ``heterogeneity``, ζ² at the
+    average, without bias, and ``end``, ζ² at the second network, plugged in.
     """
     zoo = cut(zoo, pictures)
     names, seed = [*zoo.suite.tasks], zoo.suite.seed
@@ -203,13 +198,12 @@ def mechanisms(
     AdaMerging takes all test inputs, as its paper does. Surgery mends the average by the inputs of
     one split, the test split in its paper.
 
-    Returns:
-        ``coefficients``: rows of ``granularity``, ``task``, ``coefficient`` (λ_t, by layer the mean
-        over tensors), ``heterogeneity`` ζ_t² at θ_0 with its ``half_width`` over parts, the task's
-        ``loss`` there (nats) and its expert's ``distance`` ‖θ_t − θ_0‖. ``test``: rows of
-        ``method`` (``average``, ``adamerging``, ``surgery``, ``individual``), ``of`` (AdaMerging's
-        granularity, or the split whose inputs Surgery saw), ``task``, ``accuracy`` (0..1) and
-        ``loss`` (nats) on test examples, ``train_accuracy`` and ``train_loss`` on training ones.
+    ``coefficients``: rows of ``granularity``, ``task``, ``coefficient`` (λ_t, by layer the mean
+    over tensors), ``heterogeneity`` ζ_t² at θ_0 with its ``half_width`` over parts, the task's
+    ``loss`` there (nats) and its expert's ``distance`` ‖θ_t − θ_0‖. ``test``: rows of ``method``
+    (``average``, ``adamerging``, ``surgery``, ``individual``), ``of`` (AdaMerging's granularity, or
+    the split whose inputs Surgery saw), ``task``, ``accuracy`` (0..1) and ``loss`` (nats) on test
+    examples, ``train_accuracy`` and ``train_loss`` on training ones.
     """
     counts = dict.fromkeys(get_args(Part), pictures)
     short = replace(zoo, suite=first(zoo.suite, **counts))

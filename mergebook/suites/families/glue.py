@@ -1,12 +1,11 @@
 """GLUE on RoBERTa: eight fine-tuned encoders under their own classification heads.
 
-What CART's tables 2 and 4 measure: the encoders of eight GLUE tasks (Wang et al. 2018) are merged,
-every task keeps the head it was fine-tuned with. GLUE's test labels are secret, so its validation
-part is what is judged on, as in the literature, and validation rows are drawn from the training
-part. CoLA is scored by Matthews' correlation, STS-B, a regression, by the mean of Pearson's and
-Spearman's, the others by accuracy; `mergelib.evaluate` gives them as ``score``. The paper does not
-name its checkpoints; by default those are taken that one author has published for all eight tasks.
-Needs the extra ``hub`` (transformers, datasets).
+As in CART's tables 2 and 4, the encoders of eight GLUE tasks (Wang et al. 2018) are merged, and
+every task keeps its head. GLUE's test labels are secret, so its validation part judges, as in the
+literature, and validation rows are drawn from the training part. CoLA is scored by Matthews'
+correlation, STS-B, a regression, by the mean of Pearson's and Spearman's, the others by accuracy.
+The paper does not name its checkpoints; by default those are taken that one author has published
+for all eight tasks. Needs the extra ``hub`` (transformers, datasets).
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,9 @@
 """BYOL: what a network learns from pictures without labels (Grill et al., 2020).
 
 An online network (body, projector, predictor; weights θ) sees one view of a picture and predicts
-what a target network (body, projector; weights ξ) makes of another view. The target gets no
-gradient: it follows by a moving average, ξ ← τξ + (1 − τ)θ. In the end only the body is kept.
-
-The views are those of our pretraining, `augment`: small affine maps, contrast, brightness and
-tint. The paper's crops, colour jitter, blur and solarisation change a picture far more.
+what a target network (body, projector; weights ξ) makes of another. The target gets no gradient: it
+follows, ξ ← τξ + (1 − τ)θ. In the end only the body is kept. The views are by `augment`: the
+paper's crops, colour jitter, blur and solarisation change a picture far more.
 """
 
 import copy
