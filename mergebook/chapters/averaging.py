@@ -132,14 +132,11 @@ def cost_of_rules(sweeps: pd.DataFrame, rules: Mapping[str, float | str]) -> pd.
         curve = sweep.set_index("scale")["accuracy"].sort_index()
         known: dict[str, Any] = dict(zip(keys, values, strict=True))
         for rule, scale in rules.items():
-            chosen = _scale(scale, known["tasks"])
+            tasks = known["tasks"]
+            chosen = float(scale.removesuffix("/T")) / tasks if isinstance(scale, str) else scale
             inside = curve.index[0] <= chosen <= curve.index[-1]
             at = np.interp(chosen, curve.index, curve) if inside else np.nan
             cost = 100 * (curve.max() - at)
             best = curve.index[int(curve.argmax())]
             rows.append({**known, "best": best, "rule": rule, "scale": chosen, "cost": cost})
     return pd.DataFrame(rows)
-
-
-def _scale(rule: float | str, tasks: int) -> float:
-    return float(rule.removesuffix("/T")) / tasks if isinstance(rule, str) else rule

@@ -80,9 +80,7 @@ def merged_grid(zoo: Zoo, method: str, grid: Grid) -> Iterator[tuple[int, dict[s
                 yield i, lerp(first, last, (point[axis] - low) / (high - low))
 
 
-def score_grid(
-    zoo: Zoo, method: str, grid: Grid, split: SplitName = "validation", *, autocast: bool = False
-) -> pd.DataFrame:
+def score_grid(zoo: Zoo, method: str, grid: Grid, *, autocast: bool = False) -> pd.DataFrame:
     """The mean over tasks of the suite's metric, e.g. ``accuracy``, beside every point of a grid.
 
     With ``autocast`` in bfloat16 where that is safe and the processor has it: several times faster
@@ -90,9 +88,8 @@ def score_grid(
     """
     chosen = points(grid)
     candidates = merged_grid(zoo, method, grid)
-    table = evaluate_many(
-        zoo.model, candidates, zoo.heads, zoo.suite, split=split, autocast=autocast
-    )
+    judge = partial(evaluate_many, zoo.model, candidates, zoo.heads, zoo.suite)
+    table = judge(split="validation", autocast=autocast)
     column = zoo.suite.metric.column
     means = table.groupby("candidate")[column].mean()
     return pd.DataFrame([{**point, column: means[i]} for i, point in enumerate(chosen)])
@@ -152,12 +149,9 @@ def merits(zoo: Zoo, table: pd.DataFrame) -> "pd.Series[float]":
 
 def individual(zoo: Zoo, split: SplitName = "test", *, autocast: bool = False) -> pd.DataFrame:
     """Each expert on its own task: what merging tries to reach."""
-    tables = [
-        evaluate(
-            zoo.model, expert, zoo.heads, zoo.suite, split=split, tasks=[task], autocast=autocast
-        )
-        for task, expert in zoo.experts.items()
-    ]
+    around: Any = {"heads": zoo.heads, "suite": zoo.suite, "split": split, "autocast": autocast}
+    judge = partial(evaluate, zoo.model, **around)
+    tables = [judge(expert, tasks=[task]) for task, expert in zoo.experts.items()]
     return pd.concat(tables, ignore_index=True)
 
 
@@ -166,22 +160,20 @@ def only(suite: Suite, tasks: Sequence[str]) -> Suite:
     return replace(suite, tasks={task: suite.tasks[task] for task in tasks})
 
 
-def compare(
-    zoo: Zoo, settings: Mapping[str, Mapping[str, Any]], *, split: SplitName = "test"
-) -> pd.DataFrame:
+def compare(zoo: Zoo, settings: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Judge the backbone, every merging method with its hyperparameters, and the experts.
 
     A row per ``method`` and ``task``: ``accuracy`` (0..1), ``normalised`` (over the expert's own),
     ``loss``, ``correct``, ``n``, and what merging took: ``seconds`` and ``peak_bytes``.
     """
-    experts = individual(zoo, split).assign(method="individual")
-    base = evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite, split=split)
+    experts = individual(zoo).assign(method="individual")
+    base = evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite)
     tables = [base.assign(method="pretrained")]
     device = next(iter(zoo.pretrained.values())).device
     for method, hyperparameters in settings.items():
         with measured(device) as cost:
             merged = merge_zoo(method, zoo, **hyperparameters)
-        table = evaluate(zoo.model, merged, zoo.heads, zoo.suite, split=split)
+        table = evaluate(zoo.model, merged, zoo.heads, zoo.suite)
         peak = math.nan if cost.peak_bytes is None else cost.peak_bytes
         tables.append(table.assign(method=method, seconds=cost.seconds, peak_bytes=peak))
     whole = pd.concat([*tables, experts], ignore_index=True)
