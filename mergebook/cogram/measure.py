@@ -15,17 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mergebook.cogram.pairs import Pair, draw_pairs, pair_of, shifted
-from mergebook.lab.comparison import (
-    KINDS,
-    TOLERANCE,
-    adapted,
-    choices,
-    choose_wide,
-    examples_of,
-    judged,
-    merge_zoo,
-    records,
-)
+from mergebook.lab import comparison
 from mergebook.lab.grids import ADAPTED, Grid
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
@@ -74,22 +64,23 @@ def granular(zoo: Zoo, *, examples: int = 10, bases: Sequence[str] = BASES) -> T
     ``spread``, ``before``, ``after`` and ``accepted``; ``chosen``: rows of ``method`` and
     ``settings``.
     """
-    data = examples_of(zoo, examples)
+    data = comparison.examples_of(zoo, examples)
     grids = {name: grid for name, grid in MERGED.items() if name in bases}
-    chosen = {name: choose_wide(zoo, name, grid)[0] for name, grid in grids.items()}
-    starts = {name: merge_zoo(name, zoo, **best) for name, best in chosen.items()}
+    chosen = {name: comparison.choose_wide(zoo, name, grid)[0] for name, grid in grids.items()}
+    starts = {name: comparison.merge_zoo(name, zoo, **best) for name, best in chosen.items()}
     if "frank_wolfe" in bases:
-        walk = {**KINDS["soft, by task"], "steps": 4, "tolerance": TOLERANCE}
-        starts["frank_wolfe"] = adapted(zoo, "frank_wolfe", data, **walk).state
-    tables: Tables = {"test": [], "layers": [], "chosen": choices(chosen)}
+        walk = {**comparison.KINDS["soft, by task"], "steps": 4, "tolerance": comparison.TOLERANCE}
+        starts["frank_wolfe"] = comparison.adapted(zoo, "frank_wolfe", data, **walk).state
+    tables: Tables = {"test": [], "layers": [], "chosen": comparison.choices(chosen)}
     for base, start in starts.items():
         runs: dict[str, Adapted] = {"none": Adapted(dict(start))}
         for method, rollback in (("cogram", ()), ("cogram, rolled back", ("layer",))):
-            runs[method] = adapted(zoo, "cogram", data, start=start, rollback=rollback)
+            runs[method] = comparison.adapted(zoo, "cogram", data, start=start, rollback=rollback)
             kept = runs[method].history[["layer", "spread", "before", "after", "accepted"]]
-            tables["layers"] += records(kept.assign(base=base, method=method))
+            tables["layers"] += comparison.records(kept.assign(base=base, method=method))
         for method, result in runs.items():
-            tables["test"] += [{"base": base, **row} for row in judged(zoo, method, result)]
+            judged = comparison.judged(zoo, method, result)
+            tables["test"] += [{"base": base, **row} for row in judged]
     return tables
 
 
@@ -114,7 +105,7 @@ def fusion(
     """
     rows, chosen, decisions = [], [], []
     for names, pair in draw_pairs(seed, source, kinds):
-        chosen += choices({"better": {"network": pair.better}}, **names)
+        chosen += comparison.choices({"better": {"network": pair.better}}, **names)
         states = pair.plain
         rows += [{**names, "method": name, **_judged(pair, own)} for name, own in states.items()]
         logs = [pair.outputs(state).log_softmax(1) for state in (pair.a, pair.b)]
@@ -131,7 +122,7 @@ def fusion(
                 done = {"method": "cogram", **settings, "iterations": iteration + 1}
                 rows.append({**names, **done, **_judged(pair, merged)})
                 log = result.history.query("level == 'layer'")[LOGGED]
-                decisions += records(log.assign(**names, **done))
+                decisions += comparison.records(log.assign(**names, **done))
     return {"test": rows, "chosen": chosen, "decisions": decisions}
 
 
@@ -181,7 +172,7 @@ def feature_scale(
         change = partial(shifted, offset=offset, scale=scale)
         for names, pair in draw_pairs(seed, source, change=change):
             names |= {"offset": offset, "scale": scale}
-            chosen += choices({"better": {"network": pair.better}}, **names)
+            chosen += comparison.choices({"better": {"network": pair.better}}, **names)
             for method, state in pair.plain.items():
                 rows.append({**names, "method": method, "accuracy": pair.accuracy(state)})
             for kind, steepness in product(("geometric", "arithmetic"), steepnesses):

@@ -13,20 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Generator
 
-from mergebook.lab.comparison import (
-    adapted,
-    choices,
-    choose_wide,
-    cut,
-    distance,
-    examples_of,
-    first,
-    judged_alone,
-    merge_zoo,
-    problem_of,
-    scores,
-    sub_zoo,
-)
+from mergebook.lab import comparison
 from mergebook.lab.experts import judge_merges, train_experts
 from mergebook.lab.grids import FIRST_GRIDS
 from mergebook.lab.results import Rows, Tables
@@ -86,17 +73,17 @@ def remedies(
         recipe = replace(usual, epochs=length)
         experts = train_experts(start, fine_tune, recipe=recipe, radius=radius)
         made = replace(start, experts=experts)
-        problem = problem_of(made, examples)
+        problem = comparison.problem_of(made, examples)
         for name, expert in experts.items():
             loss = task_losses(problem, expert)[name]
             generator = Generator().manual_seed(zoo.suite.seed)
             sharp = smoothness([loss], generator=generator)
             tables["sharpness"].append({"kind": kind, "task": name, "sharpness": sharp})
-        tables["test"] += judged_alone(made, autocast=False, kind=kind)
+        tables["test"] += comparison.judged_alone(made, autocast=False, kind=kind)
         for method in methods:
-            best = choose_wide(made, method, FIRST_GRIDS[method])[0]
-            tables["chosen"] += choices({method: best}, kind=kind)
-            merges = {method: merge_zoo(method, made, **best)}
+            best = comparison.choose_wide(made, method, FIRST_GRIDS[method])[0]
+            tables["chosen"] += comparison.choices({method: best}, kind=kind)
+            merges = {method: comparison.merge_zoo(method, made, **best)}
             for name, row in judge_merges(made, merges, autocast=False):
                 tables["test"].append({**row, "kind": kind, "method": name})
     return tables
@@ -123,7 +110,7 @@ def rebasin(
     mean loss of both networks on these tasks. For two tasks also ``heterogeneity``, ζ² at the
     average, without bias, and ``end``, ζ² at the second network, plugged in.
     """
-    zoo = cut(zoo, pictures)
+    zoo = comparison.cut(zoo, pictures)
     names, seed = [*zoo.suite.tasks], zoo.suite.seed
 
     def trained_from(start: int) -> dict[str, dict[str, torch.Tensor]]:
@@ -146,7 +133,7 @@ def rebasin(
             "one start": ([name, other], trained[0][other]),
         }
         for pair, (tasks, second) in pairs.items():
-            part = sub_zoo(replace(zoo, experts=trained[0]), tasks)
+            part = comparison.sub_zoo(replace(zoo, experts=trained[0]), tasks)
             found = _compared(part, trained[0][name], second, examples, parts)
             rows += [{"pair": pair, "task": name, **row} for row in found]
     return {"pairs": rows}
@@ -166,7 +153,7 @@ def _compared(
         return {column: float(table[column].mean()) for column in ("accuracy", "loss")}
 
     def apart(state: StateDict) -> Estimate:
-        losses = [*task_losses(problem_of(zoo, examples), state).values()]
+        losses = [*task_losses(comparison.problem_of(zoo, examples), state).values()]
         return heterogeneity(gradient_products(losses, parts))[0]  # of two tasks it is the same
 
     ends = [judged(state)["loss"] for state in (first, second)]
@@ -206,29 +193,29 @@ def mechanisms(
     examples, ``train_accuracy`` and ``train_loss`` on training ones.
     """
     counts = dict.fromkeys(get_args(Part), pictures)
-    short = replace(zoo, suite=first(zoo.suite, **counts))
-    inputs = unlabelled(examples_of(zoo, None, "test"))
-    losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
+    short = replace(zoo, suite=comparison.first(zoo.suite, **counts))
+    inputs = unlabelled(comparison.examples_of(zoo, None, "test"))
+    losses = task_losses(comparison.problem_of(zoo, examples), zoo.pretrained)
     apart = heterogeneity(gradient_products([*losses.values()], parts))
     known: Rows = []
     for (name, loss), zeta in zip(losses.items(), apart, strict=True):
         row = {"task": name, "heterogeneity": zeta.value, "half_width": zeta.half_width}
         row["loss"] = float(loss.values().mean())
-        known.append({**row, "distance": distance(zoo, zoo.experts[name])})
+        known.append({**row, "distance": comparison.distance(zoo, zoo.experts[name])})
     tables = Tables(coefficients=[], test=[])
     for fine in granularities:
         options = {"steps": steps, "learning_rate": learning_rate, "granularity": fine}
-        result = adapted(zoo, "adamerging", inputs, **options)
+        result = comparison.adapted(zoo, "adamerging", inputs, **options)
         means = result.coefficients.mean(axis=1)
         tables["coefficients"] += [
             {"granularity": fine, "coefficient": float(means[row["task"]]), **row} for row in known
         ]
         tables["test"] += _judged(short, result, method="adamerging", of=fine)
-    average = merge_zoo("average", zoo)
+    average = comparison.merge_zoo("average", zoo)
     tables["test"] += _judged(short, Adapted(average), method="average", of="")
     for split in get_args(Part):
-        seen = unlabelled(examples_of(short, None, split))
-        result = adapted(zoo, "surgery", seen, start=average, steps=mending)
+        seen = unlabelled(comparison.examples_of(short, None, split))
+        result = comparison.adapted(zoo, "surgery", seen, start=average, steps=mending)
         tables["test"] += _judged(short, result, method="surgery", of=split)
     for name, expert in zoo.experts.items():
         tables["test"] += _judged(short, Adapted(expert), [name], method="individual", of="")
@@ -240,5 +227,5 @@ def _judged(
 ) -> Iterator[dict[str, Any]]:
     """On test and training examples, one row per task."""
     heads, names = {**zoo.heads, **result.heads}, [*(tasks or zoo.suite.tasks)]
-    for row in scores(zoo, result.state, heads, names, {"": "test", "train_": "train"}):
+    for row in comparison.scores(zoo, result.state, heads, names, {"": "test", "train_": "train"}):
         yield {**named, **row}
