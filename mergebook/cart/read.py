@@ -52,8 +52,7 @@ def normalised(file: str) -> pd.DataFrame:
     """Normalised accuracy in per cent of a result of ``baselines``: `over_seeds`, by method."""
     suite, ending = file.split("-baselines")
     table = baselines(suite, ending).query("method in @METHODS")
-    rows: pd.DataFrame = 100 * over_seeds(table, "method", "normalised").loc[list(METHODS)]
-    return rows
+    return 100 * over_seeds(table, "method", "normalised").loc[list(METHODS)]
 
 
 def lead(suite: str) -> pd.DataFrame:

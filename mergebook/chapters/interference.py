@@ -24,5 +24,4 @@ def merge_rows(method: str, rows: Tensor, **hyperparameters: Any) -> Tensor:
     """The task vector, shape ``(n,)``, that a data-free rule makes of rows of task vectors."""
     experts = {f"expert {i}": {"all": row} for i, row in enumerate(rows)}
     zeros = {"all": torch.zeros_like(rows[0])}
-    merged: Tensor = merge(method, experts, pretrained=zeros, **hyperparameters)["all"]
-    return merged
+    return merge(method, experts, pretrained=zeros, **hyperparameters)["all"]

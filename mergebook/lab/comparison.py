@@ -149,9 +149,9 @@ def merits(zoo: Zoo, table: pd.DataFrame) -> "pd.Series[float]":
 
 def individual(zoo: Zoo, split: SplitName = "test", *, autocast: bool = False) -> pd.DataFrame:
     """Each expert on its own task: what merging tries to reach."""
-    around: Any = {"heads": zoo.heads, "suite": zoo.suite, "split": split, "autocast": autocast}
-    judge = partial(evaluate, zoo.model, **around)
-    tables = [judge(expert, tasks=[task]) for task, expert in zoo.experts.items()]
+    judge = partial(evaluate, heads=zoo.heads, suite=zoo.suite, split=split, autocast=autocast)
+    experts = zoo.experts.items()
+    tables = [judge(model=zoo.model, state=expert, tasks=[task]) for task, expert in experts]
     return pd.concat(tables, ignore_index=True)
 
 

@@ -30,8 +30,7 @@ def total_variation(first: Tensor, second: Tensor) -> Tensor:
         if not bool(torch.isfinite(counts).all() and (counts >= 0).all() and (total > 0).all()):
             raise ValueError("a histogram is empty or has a count that is negative or not finite")
         fractions.append(counts / total)
-    distance: Tensor = ((fractions[0] - fractions[1]).abs().sum(-1) / 2).clamp(max=1)
-    return distance
+    return ((fractions[0] - fractions[1]).abs().sum(-1) / 2).clamp(max=1)
 
 
 def empirical_variation(first: Tensor, second: Tensor) -> float:

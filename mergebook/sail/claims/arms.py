@@ -38,8 +38,7 @@ def _cells(table: pd.DataFrame) -> Iterator[tuple[str, dict[str, str], pd.DataFr
 
 def _of_main_size(table: pd.DataFrame) -> pd.DataFrame:
     """Rows of the `MAIN` sizes; modalities without one, which are controls, are left out."""
-    rows: pd.DataFrame = table[table["size"] == table["modality"].map(MAIN)]
-    return rows
+    return table[table["size"] == table["modality"].map(MAIN)]
 
 
 def _keys_of(rows: pd.DataFrame) -> tuple[str, ...]:

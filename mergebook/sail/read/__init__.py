@@ -36,5 +36,4 @@ def flat(curves: pd.DataFrame, keys: Sequence[str], column: str = "judge") -> "p
         middle, half = interval(ranges.tolist())
         return middle - half <= 0
 
-    found: pd.Series[bool] = curves.groupby(list(keys))[["seed", "gamma", column]].apply(is_flat)
-    return found
+    return curves.groupby(list(keys))[["seed", "gamma", column]].apply(is_flat)

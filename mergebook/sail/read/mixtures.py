@@ -125,8 +125,7 @@ def _losses(nets: Nets, shares: Tensor, data: tuple[Tensor, Tensor]) -> Tensor:
     hidden = torch.einsum("nd,mhd->mnh", flat, nets["0.weight"]) + nets["0.bias"][:, None]
     outputs = torch.einsum("mnh,mh->mn", hidden.relu(), nets["2.weight"][:, 0]) + nets["2.bias"]
     each = softplus(-labels.reshape(-1) * outputs).reshape(len(outputs), 2, -1).mean(2)
-    mixed: Tensor = shares * each[:, 0] + (1 - shares) * each[:, 1]
-    return mixed
+    return shares * each[:, 0] + (1 - shares) * each[:, 1]
 
 
 def _train(nets: Nets, shares: Tensor, data: tuple[Tensor, Tensor], steps: int) -> Nets:

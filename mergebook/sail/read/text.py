@@ -61,8 +61,7 @@ def last(curves: pd.DataFrame) -> pd.DataFrame:
 def best(curves: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """The row of least loss on the half that chooses, for each value of the keys."""
     places = curves.groupby(list(keys), sort=False)["choose"].idxmin()
-    table: pd.DataFrame = curves.loc[places].reset_index(drop=True)
-    return table
+    return curves.loc[places].reset_index(drop=True)
 
 
 def chosen(curves: pd.DataFrame) -> pd.DataFrame:

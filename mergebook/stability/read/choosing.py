@@ -217,8 +217,7 @@ def _merges(tasks: Quadratics, plan: Training, data: Tensor, generator: torch.Ge
     reach, batches = covered(tasks, plan)
     gap = tasks.centres + data - tasks.start
     moved = (reach * gap[:, :, None]).sum(-1) + _draw(batches, len(data), generator)
-    merged: Tensor = tasks.start + torch.einsum("t,mtd->md", plan.weights, moved)
-    return merged
+    return tasks.start + torch.einsum("t,mtd->md", plan.weights, moved)
 
 
 def weights_by(tasks: Quadratics, plan: Training, guide: Literal["truth", "repaired"]) -> Tensor:

@@ -183,8 +183,7 @@ def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
 
 def ranking(table: pd.DataFrame) -> pd.Series:
     """How well Theorem 3 ranks each seed's `settings`: its part of `correlations`."""
-    ranks: pd.Series = correlations(table)["theorem_3"]
-    return ranks
+    return correlations(table)["theorem_3"]
 
 
 def choosing(table: pd.DataFrame) -> pd.Series:
