@@ -118,10 +118,6 @@ def growths(case: Case, *, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["grown", "scheme", "change", "loss", "kept"])
 
 
-def _sizes(source: nn.Module) -> dict[str, int]:
-    return {name: group.size for name, group in structure_of(source).groups.items()}
-
-
 def parting(seeds: Iterable[int], *, trained: int, steps: int = 40, every: int = 2) -> pd.DataFrame:
     """A GPT twice as wide, trained on from the starts of `PARTED`, on fresh texts of its chain.
 
@@ -167,7 +163,8 @@ def _parted(case: Case, start: str, seed: int) -> nn.Module:
 
 def zero_padded(source: nn.Module, target: nn.Module) -> dict[str, Tensor]:
     """A pre-norm transformer made wider with zeros, with no regard to its norms."""
-    sizes, structure, weights = _sizes(source), structure_of(target), source.state_dict()
+    sizes = {name: group.size for name, group in structure_of(source).groups.items()}
+    structure, weights = structure_of(target), source.state_dict()
     zeros = {
         (name, use): torch.eye(group.size, sizes[name], dtype=torch.float64)
         for name, group in structure.groups.items()

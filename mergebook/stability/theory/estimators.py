@@ -169,9 +169,6 @@ def _off_diagonal(table: Tensor) -> Estimate:
 # From gradients to losses
 
 
-def pl_constant(values: Tensor, squares: Tensor, smoothness: float, floor: float = 0.0) -> float:
-    """C of Assumption 5, f − f(θ̂) ≤ C ‖∇f‖², over points: the largest ratio, at least 1/(2L)."""
-    if not bool((values >= floor).all()):
-        least = float(values.min())
-        raise ValueError(f"floor is {floor}, expected at most {least:g}, a value of f")
-    return max(float(((values - floor) / squares).max()), 1 / (2 * smoothness))
+def pl_constant(values: Tensor, squares: Tensor, smoothness: float) -> float:
+    """C of Assumption 5, f − f(θ̂) ≤ C ‖∇f‖², for f(θ̂) = 0: the largest ratio, at least 1/(2L)."""
+    return max(float((values / squares).max()), 1 / (2 * smoothness))

@@ -38,8 +38,6 @@ class BYOL(nn.Module):
         momentum: float = 0.996,  # τ at the start of the training, 0..1
     ) -> None:
         super().__init__()
-        if not 0 <= momentum <= 1:
-            raise ValueError(f"momentum is {momentum}, expected 0..1")
         self.online = nn.Sequential(body, _perceptron(width))
         self.predictor = _perceptron(PROJECTION)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
@@ -47,8 +45,6 @@ class BYOL(nn.Module):
 
     def loss(self, first: Tensor, second: Tensor) -> Tensor:
         """Equation 2 in both directions: the sum of two means of 2 − 2 cos, 0..8."""
-        if len(first) < 2:
-            raise ValueError("a batch of one picture: batch norm needs two and more")
         views = (first, second)
         predicted = [self.predictor(self.online(view)) for view in views]
         with torch.no_grad():
@@ -99,8 +95,6 @@ def train_byol(
         raise ValueError(
             f"{len(inputs)} pictures in batches of {batch_size} give a batch of one picture"
         )
-    if missing := sorted(set(kept_at) - set(range(1, steps + 1))):
-        raise ValueError(f"kept_at holds {missing[0]}, expected 1 to steps, which is {steps}")
     device = next(body.parameters()).device
     pictures = inputs.to(device)
     width = calling.features(body, body.state_dict(), pictures[:2]).shape[1]
