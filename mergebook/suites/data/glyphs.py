@@ -30,17 +30,9 @@ Rendered = tuple[tuple[str, ...], list[tuple[Tensor, Tensor]]]  # class names; i
 
 # In this order the last face that has a glyph is the one held out of training.
 FACES = (
-    "DejaVuSans",
-    "DejaVuSans-Bold",
-    "DejaVuSerif",
-    "DejaVuSansMono",
-    "DejaVuSerif-Bold",
-    "DejaVuSansMono-Bold",
-    "DejaVuSans-Oblique",
-    "DejaVuSansMono-Oblique",
-    "DejaVuSans-BoldOblique",
-    "DejaVuSerif-BoldItalic",
-    "DejaVuSerif-Italic",
+    *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSerif", "DejaVuSansMono", "DejaVuSerif-Bold"),
+    *("DejaVuSansMono-Bold", "DejaVuSans-Oblique", "DejaVuSansMono-Oblique"),
+    *("DejaVuSans-BoldOblique", "DejaVuSerif-BoldItalic", "DejaVuSerif-Italic"),
 )
 
 

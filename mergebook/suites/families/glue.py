@@ -151,19 +151,10 @@ def load_task(
             raise ValueError(f"data of task {name!r}: no column {column!r} among {columns}")
     tokenize = hub.read_tokenizer(hub.fetch(tokenizer))
     rows = draw(_strata(train), _strata(test), sizes, "glue", name, seed)
-    train_split, validation, test_split = (
-        _read(source, part.select(chosen.tolist()), tokenize)
-        for part, chosen in zip((train, train, test), rows, strict=True)
-    )
-    task = Task(
-        name,
-        _class_names(source, train),
-        train_split,
-        validation,
-        test_split,
-        loss=source.loss,
-        metric=source.metric,
-    )
+    parts = zip((train, train, test), rows, strict=True)
+    splits = [_read(source, part.select(chosen.tolist()), tokenize) for part, chosen in parts]
+    judged: dict[str, Any] = {"loss": source.loss, "metric": source.metric}
+    task = Task(name, _class_names(source, train), splits[0], splits[1], splits[2], **judged)
     return task, {f"glue/{name}": task.sha256()}
 
 
