@@ -1,8 +1,7 @@
 """How the book's figures look, and the charts that its chapters share.
 
-Figures are opaque, colour-blind safe and legible on a phone. Every method keeps its colour and
-label in every figure. The colours are those of Okabe and Ito (2008), so no two that meet are told
-apart by red against green alone.
+Every method keeps its colour and label in every figure. The colours are those of Okabe and Ito
+(2008), so no two that meet are told apart by red against green alone.
 
 A *look* is a text of the legend, a colour, and a format as in `Axes.plot`; ``looks`` has one for
 each group that is drawn, and ``by`` is the column, or columns, that tell groups apart. Rows of a
@@ -11,7 +10,7 @@ on the horizontal axis. Further arguments are those of `Axes.errorbar`, or of `A
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -105,12 +104,12 @@ def colour(method: str) -> str:
     return COLOURS.get(method, PURPLE)
 
 
-def method_looks(methods: Iterable[str], fmt: str = "o-") -> dict[str, tuple[str, str, str]]:
+def method_looks(methods: Iterable[str]) -> dict[str, Look]:
     """The label, colour and format of every method, as `series` and `intervals` take them."""
-    return {method: (label(method), colour(method), fmt) for method in methods}
+    return {method: (label(method), colour(method), "o-") for method in methods}
 
 
-def accuracy_by_task(table: pd.DataFrame, ax: Axes | None = None) -> Figure:
+def accuracy_by_task(table: pd.DataFrame) -> Figure:
     """Dot plot: one row per task, one dot per method, from a table of `compare`.
 
     Rows are ordered by what the average keeps of the expert's accuracy, or the pretrained model
@@ -120,8 +119,7 @@ def accuracy_by_task(table: pd.DataFrame, ax: Axes | None = None) -> Figure:
     wide = table.pivot_table(index="task", columns="method", values="accuracy")
     kept = wide["average" if "average" in wide else "pretrained"] / wide["individual"]
     wide = wide.loc[kept.sort_values().index]
-    if ax is None:
-        _, ax = plt.subplots(figsize=(7.2, 1.6 + 0.42 * len(wide)))
+    figure, ax = plt.subplots(figsize=(7.2, 1.6 + 0.42 * len(wide)))
     rows = range(len(wide))
     ax.hlines(rows, 100 * wide["pretrained"], 100 * wide["individual"], color="#d0d0d0", lw=7)
     for method in [m for m in table["method"].unique() if m in wide]:
@@ -132,7 +130,7 @@ def accuracy_by_task(table: pd.DataFrame, ax: Axes | None = None) -> Figure:
         yticks=list(rows), yticklabels=list(wide.index), xlabel="test accuracy, %", xlim=(0, 101)
     )
     ax.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=4, fontsize=10)
-    return cast(Figure, ax.figure)
+    return figure
 
 
 def heat_map(
@@ -167,11 +165,7 @@ def rank_axis(ax: Axes, *, scale: str = "log", ticks: Sequence[int] = RANKS) -> 
 
 
 def forest(
-    sets: Mapping[str, pd.DataFrame],
-    ax: Axes,
-    colours: Sequence[str],
-    *,
-    digits: int | None = None,
+    sets: Mapping[str, pd.DataFrame], ax: Axes, colours: Sequence[str], *, digits: int | None = None
 ) -> None:
     """Differences with both intervals, from top to bottom: thick over seeds, thin over tasks too.
 
@@ -195,9 +189,9 @@ def forest(
     ax.set_ylim(len(rows) - 0.5, -0.5)
 
 
-def contours(losses: pd.DataFrame, ax: Axes, *, levels: int = 13) -> Any:
+def contours(losses: pd.DataFrame, ax: Axes) -> Any:
     """Filled contours of a map of losses, dark where the loss is high, for `Figure.colorbar`."""
-    steps = np.unique(np.quantile(losses, np.linspace(0, 1, levels)))
+    steps = np.unique(np.quantile(losses, np.linspace(0, 1, 13)))
     ax.grid(visible=False)
     return ax.contourf(losses.columns, losses.index, losses, levels=steps, cmap="cividis_r")
 
@@ -349,12 +343,12 @@ def log_axis(
     (ax.yaxis if upright else ax.xaxis).minorticks_off()
 
 
-def cells(ax: Axes, values: pd.DataFrame, *, limit: float, digits: int = 2) -> Any:
+def cells(ax: Axes, values: pd.DataFrame, *, limit: float) -> Any:
     """Signed numbers as coloured cells around zero, from the bottom up, for `Figure.colorbar`."""
     image = ax.imshow(values, cmap="PuOr", vmin=-limit, vmax=limit, origin="lower", aspect="auto")
     for (row, column), value in np.ndenumerate(values.to_numpy()):
         shade = "white" if abs(value) > 0.7 * limit else "black"
-        text = f"{value:.{digits}f}"
+        text = f"{value:.2f}"
         ax.text(column, row, text, ha="center", va="center", color=shade, fontsize=11)
     ax.set_xticks(range(values.shape[1]), [f"{name:g}" for name in values.columns])
     ax.set_yticks(range(values.shape[0]), [f"{name:g}" for name in values.index])

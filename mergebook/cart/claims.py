@@ -230,10 +230,7 @@ def cost_of_papers_rank(wide: pd.DataFrame) -> pd.Series:
 
 
 def _steady(comparison: Comparison) -> Comparison:
-    """A comparison of means that counts columns beyond its bound where all values are equal.
-
-    As when 8 % is the best rank of every task and seed, so that it costs nothing without a spread.
-    """
+    """A comparison of means; where all values are equal, it counts columns beyond its bound."""
     return replace(comparison, measure=partial(_counted, comparison))
 
 

@@ -52,8 +52,7 @@ def normalised(file: str) -> pd.DataFrame:
     """Normalised accuracy in per cent of a result of ``baselines``: `over_seeds`, by method."""
     suite, ending = file.split("-baselines")
     table = baselines(suite, ending).query("method in @METHODS")
-    rows: pd.DataFrame = 100 * over_seeds(table, "method", "normalised").loc[list(METHODS)]
-    return rows
+    return 100 * over_seeds(table, "method", "normalised").loc[list(METHODS)]
 
 
 def lead(suite: str) -> pd.DataFrame:
@@ -91,10 +90,7 @@ def points(suite: str, part: str = "") -> pd.DataFrame:
 
 
 def picked(suite: str) -> pd.DataFrame:
-    """What is lost by picking CART's rank and scale without labels, in points: `over_seeds`.
-
-    By each quantity's mean over tasks, against the plane's best point.
-    """
+    """Points lost by picking CART's rank and scale by `SIGNS`, without labels: `over_seeds`."""
     table = points(suite).groupby(["seed", "rank_ratio", "scale"])
     means = table[["accuracy", *SIGNS]].mean()
     rows = []
@@ -107,10 +103,7 @@ def picked(suite: str) -> pd.DataFrame:
 
 
 def by_granularity(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """A result of ``adaptation`` by AdaMerging's granularity, each part with the bases.
-
-    Results from before there was a column for it are by layer.
-    """
+    """A result of ``adaptation`` by granularity, each with the bases; old results are by layer."""
     if "granularity" not in table:
         return {"layer": table}
     kinds = [kind for kind in ("layer", "task") if (table["granularity"] == kind).any()]

@@ -44,8 +44,6 @@ def spectrum(matrix: Tensor) -> Spectrum:
 
 def interference(spectra: Sequence[Spectrum], *, norm: Literal["kept", "all"] = "kept") -> Tensor:
     """I(k) for k = 1 … r, ``(r,)``; each of the T (T − 1) ordered pairs adds between 0 and 1."""
-    if norm not in ("kept", "all"):
-        raise ValueError(f"norm is {norm!r}, expected 'kept' or 'all'")
     total = torch.zeros_like(spectra[0][0])
     for (values, vectors), (others, their_vectors) in combinations(spectra, 2):
         # Entry (a, b) of the product is σ_a σ_b v_a · v_b; its top-left k × k block counts.

@@ -125,24 +125,18 @@ def recorded_sweeps(records: Mapping[str, int] | None = None) -> pd.DataFrame:
 
 
 def cost_of_rules(sweeps: pd.DataFrame, rules: Mapping[str, float | str]) -> pd.DataFrame:
-    """Return the points of accuracy that rules for the scale lose against the best of a grid.
-
-    Accuracies between two scales are interpolated linearly. The cost is NaN outside the grid.
-    """
+    """Return the points that rules for the scale lose to a grid's best; NaN outside the grid."""
     keys = [str(key) for key in sweeps if key not in ("scale", "accuracy", "loss")]
     rows = []
     for values, sweep in sweeps.groupby(keys, sort=False):
         curve = sweep.set_index("scale")["accuracy"].sort_index()
         known: dict[str, Any] = dict(zip(keys, values, strict=True))
         for rule, scale in rules.items():
-            chosen = _scale(scale, known["tasks"])
+            tasks = known["tasks"]
+            chosen = float(scale.removesuffix("/T")) / tasks if isinstance(scale, str) else scale
             inside = curve.index[0] <= chosen <= curve.index[-1]
             at = np.interp(chosen, curve.index, curve) if inside else np.nan
             cost = 100 * (curve.max() - at)
             best = curve.index[int(curve.argmax())]
             rows.append({**known, "best": best, "rule": rule, "scale": chosen, "cost": cost})
     return pd.DataFrame(rows)
-
-
-def _scale(rule: float | str, tasks: int) -> float:
-    return float(rule.removesuffix("/T")) / tasks if isinstance(rule, str) else rule

@@ -1,8 +1,7 @@
 """Interference of task vectors entry by entry, as chapters 03 and 41 measure it.
 
-Task vectors τ_t = θ_t − θ_0 are the rows of a table, shape ``(T, n)``, with the sum Σ = Σ_t τ_t.
-Rules that act entry by entry, up to a threshold, take such rows as if each were a model of one
-tensor over a pretrained model of zeros.
+Task vectors τ_t = θ_t − θ_0 are the rows of a table, shape ``(T, n)``, which rules that act entry
+by entry take for models of one tensor over a pretrained model of zeros.
 """
 
 from typing import Any
@@ -25,5 +24,4 @@ def merge_rows(method: str, rows: Tensor, **hyperparameters: Any) -> Tensor:
     """The task vector, shape ``(n,)``, that a data-free rule makes of rows of task vectors."""
     experts = {f"expert {i}": {"all": row} for i, row in enumerate(rows)}
     zeros = {"all": torch.zeros_like(rows[0])}
-    merged: Tensor = merge(method, experts, pretrained=zeros, **hyperparameters)["all"]
-    return merged
+    return merge(method, experts, pretrained=zeros, **hyperparameters)["all"]

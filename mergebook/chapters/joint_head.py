@@ -14,10 +14,7 @@ from mergelib.statedict import StateDict
 
 
 def one_question(zoo: Zoo) -> Zoo:
-    """Return the zoo with one head for the classes of all tasks, so that the task is unknown.
-
-    The heads' class directions are stacked, and labels are shifted accordingly.
-    """
+    """Return the zoo with one head for the stacked classes of all tasks, and labels to match."""
     heads = [zoo.heads[name] for name in zoo.suite.tasks]
     joint = Head(torch.cat([head.get_buffer("weight") for head in heads]))
     classes = tuple(name for task in zoo.suite.tasks.values() for name in task.class_names)

@@ -15,17 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mergebook.cogram.pairs import Pair, draw_pairs, pair_of, shifted
-from mergebook.lab.comparison import (
-    KINDS,
-    TOLERANCE,
-    adapted,
-    choices,
-    choose_wide,
-    examples_of,
-    judged,
-    merge_zoo,
-    records,
-)
+from mergebook.lab import comparison
 from mergebook.lab.grids import ADAPTED, Grid
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
@@ -67,33 +57,30 @@ BASES = (*MERGED, "frank_wolfe")
 
 @study()
 def granular(zoo: Zoo, *, examples: int = 10, bases: Sequence[str] = BASES) -> Tables:
-    """CoGraM, layer by layer, after data-free merges and after Frank-Wolfe.
+    """CoGraM, layer by layer, after data-free merges and Frank-Wolfe, with and without rollback.
 
-    As the paper has it, and with rollback at layers too, which undoes a layer whose mixture raises
-    the loss.
-
-    Returns:
-        ``test``: rows of ``base``, ``method`` (``none``, ``cogram``, ``cogram, rolled back``),
-        ``task``, ``accuracy`` and ``loss``; ``layers``: rows of ``base``, ``method``, ``layer``,
-        ``spread``, ``before``, ``after`` and ``accepted``; ``chosen``: rows of ``method`` and
-        ``settings``.
+    ``test``: rows of ``base``, ``method`` (``none``, ``cogram``, ``cogram, rolled back``),
+    ``task``, ``accuracy`` and ``loss``; ``layers``: rows of ``base``, ``method``, ``layer``,
+    ``spread``, ``before``, ``after`` and ``accepted``; ``chosen``: rows of ``method`` and
+    ``settings``.
     """
-    data = examples_of(zoo, examples)
+    data = comparison.examples_of(zoo, examples)
     grids = {name: grid for name, grid in MERGED.items() if name in bases}
-    chosen = {name: choose_wide(zoo, name, grid)[0] for name, grid in grids.items()}
-    starts = {name: merge_zoo(name, zoo, **best) for name, best in chosen.items()}
+    chosen = {name: comparison.choose_wide(zoo, name, grid)[0] for name, grid in grids.items()}
+    starts = {name: comparison.merge_zoo(name, zoo, **best) for name, best in chosen.items()}
     if "frank_wolfe" in bases:
-        walk = {**KINDS["soft, by task"], "steps": 4, "tolerance": TOLERANCE}
-        starts["frank_wolfe"] = adapted(zoo, "frank_wolfe", data, **walk).state
-    tables: Tables = {"test": [], "layers": [], "chosen": choices(chosen)}
+        walk = {**comparison.KINDS["soft, by task"], "steps": 4, "tolerance": comparison.TOLERANCE}
+        starts["frank_wolfe"] = comparison.adapted(zoo, "frank_wolfe", data, **walk).state
+    tables: Tables = {"test": [], "layers": [], "chosen": comparison.choices(chosen)}
     for base, start in starts.items():
         runs: dict[str, Adapted] = {"none": Adapted(dict(start))}
         for method, rollback in (("cogram", ()), ("cogram, rolled back", ("layer",))):
-            runs[method] = adapted(zoo, "cogram", data, start=start, rollback=rollback)
+            runs[method] = comparison.adapted(zoo, "cogram", data, start=start, rollback=rollback)
             kept = runs[method].history[["layer", "spread", "before", "after", "accepted"]]
-            tables["layers"] += records(kept.assign(base=base, method=method))
+            tables["layers"] += comparison.records(kept.assign(base=base, method=method))
         for method, result in runs.items():
-            tables["test"] += [{"base": base, **row} for row in judged(zoo, method, result)]
+            judged = comparison.judged(zoo, method, result)
+            tables["test"] += [{"base": base, **row} for row in judged]
     return tables
 
 
@@ -106,20 +93,19 @@ def fusion(
 ) -> Tables:
     """What CoGraM makes of a Fisher merge: at each level, with each prototype, again and again.
 
-    Returns:
-        ``test``: rows of ``data`` (``homogeneous``, ``heterogeneous``, or ``unequal``, where B has
-        a fifth of the examples), ``start`` (``common`` weights or ``own`` ones), ``method``,
-        ``levels``, ``prototypes``, ``iterations``, ``accuracy`` (0..1), ``toward_a``, where the
-        network lies along the line from B (0) to A (1), by projection, and ``loss`` (nats). The
-        methods beside ``cogram`` are ``a``, ``b``, ``average``, ``fisher``, ``better`` (of a and b,
-        by validation data) and ``ensemble`` (their mean probabilities). ``chosen``: rows of
-        ``data``, ``start``, ``method`` and ``settings``: which is better. ``decisions``: rows of
-        what ``cogram`` decided on whole layers: ``layer``, ``case``, ``spread``, both networks'
-        ``loss`` and ``alpha``, the loss ``before`` and ``after``, and ``accepted``.
+    ``test``: rows of ``data`` (``homogeneous``, ``heterogeneous``, or ``unequal``, where B has a
+    fifth of the examples), ``start`` (``common`` weights or ``own`` ones), ``method``, ``levels``,
+    ``prototypes``, ``iterations``, ``accuracy`` (0..1), ``toward_a``, where the network lies along
+    the line from B (0) to A (1), by projection, and ``loss`` (nats). The methods beside ``cogram``
+    are ``a``, ``b``, ``average``, ``fisher``, ``better`` (of a and b, by validation data) and
+    ``ensemble`` (their mean probabilities). ``chosen``: rows of ``data``, ``start``, ``method`` and
+    ``settings``: which is better. ``decisions``: rows of what ``cogram`` decided on whole layers:
+    ``layer``, ``case``, ``spread``, both networks' ``loss`` and ``alpha``, the loss ``before`` and
+    ``after``, and ``accepted``.
     """
     rows, chosen, decisions = [], [], []
     for names, pair in draw_pairs(seed, source, kinds):
-        chosen += choices({"better": {"network": pair.better}}, **names)
+        chosen += comparison.choices({"better": {"network": pair.better}}, **names)
         states = pair.plain
         rows += [{**names, "method": name, **_judged(pair, own)} for name, own in states.items()]
         logs = [pair.outputs(state).log_softmax(1) for state in (pair.a, pair.b)]
@@ -136,7 +122,7 @@ def fusion(
                 done = {"method": "cogram", **settings, "iterations": iteration + 1}
                 rows.append({**names, **done, **_judged(pair, merged)})
                 log = result.history.query("level == 'layer'")[LOGGED]
-                decisions += records(log.assign(**names, **done))
+                decisions += comparison.records(log.assign(**names, **done))
     return {"test": rows, "chosen": chosen, "decisions": decisions}
 
 
@@ -177,20 +163,16 @@ def feature_scale(
 ) -> Tables:
     """CoGraM over layers on features that are shifted and scaled before anything is trained.
 
-    Every offset and scale gets networks and a Fisher merge of its own.
-
-    Returns:
-        ``test``: rows of ``data``, ``start``, ``offset``, ``scale``, ``method`` (``a``, ``b``,
-        ``better`` of the two by validation data, ``average``, ``fisher``, ``cogram``),
-        ``prototypes``, ``steepness``, ``iterations`` and ``accuracy`` (0..1); ``chosen``: which
-        network is better, with the same names.
+    ``test``: rows of ``data``, ``start``, ``offset``, ``scale``, ``method`` (``a``, ``b``,
+    ``better`` by validation data, ``average``, ``fisher``, ``cogram``), ``prototypes``,
+    ``steepness``, ``iterations`` and ``accuracy`` (0..1); ``chosen``: which network is better.
     """
     rows, chosen = [], []
     for offset, scale in product(offsets, scales):
         change = partial(shifted, offset=offset, scale=scale)
         for names, pair in draw_pairs(seed, source, change=change):
             names |= {"offset": offset, "scale": scale}
-            chosen += choices({"better": {"network": pair.better}}, **names)
+            chosen += comparison.choices({"better": {"network": pair.better}}, **names)
             for method, state in pair.plain.items():
                 rows.append({**names, "method": method, "accuracy": pair.accuracy(state)})
             for kind, steepness in product(("geometric", "arithmetic"), steepnesses):
@@ -207,10 +189,9 @@ def feature_scale(
 def thresholds(seed: int, source: str = "synthetic") -> Tables:
     """The settings that the paper leaves out, searched on validation data.
 
-    Returns:
-        ``validation``: rows of ``data``, ``start``, ``levels``, ``prototypes``, ``steepness``,
-        ``layer_low``, ``layer_high``, ``neuron_low``, ``neuron_high`` (None where unused) and
-        ``accuracy`` (0..1).
+    ``validation``: rows of ``data``, ``start``, ``levels``, ``prototypes``, ``steepness``,
+    ``layer_low``, ``layer_high``, ``neuron_low``, ``neuron_high`` (None where unused) and
+    ``accuracy`` (0..1).
     """
     rows = []
     for names, pair in draw_pairs(seed, source):
@@ -243,12 +224,11 @@ def tuning(seed: int, source: str = "synthetic", *, learning_rate: float = 1e-3)
     Every network gets as many epochs: 28 at one rate, or a kickoff of 8 at 2.5 times the rate and
     then 20. Network A gets them too, and one that starts from nothing.
 
-    Returns:
-        ``test``: rows of ``data``, ``start``, ``method`` (``a``, ``b``, ``fisher``, ``cogram`` with
-        one arithmetic prototype a class, ``scratch``), ``training`` (``none``, ``fine-tuning``,
-        ``kickoff``), ``accuracy`` on all test data, and ``accuracy_a`` and ``accuracy_b`` on the
-        halves; and ``history``: rows of ``data``, ``start``, ``method``, ``training`` and
-        ``losses``, the mean training loss of each epoch in nats.
+    ``test``: rows of ``data``, ``start``, ``method`` (``a``, ``b``, ``fisher``, ``cogram`` with one
+    arithmetic prototype a class, ``scratch``), ``training`` (``none``, ``fine-tuning``,
+    ``kickoff``), ``accuracy`` on all test data, and ``accuracy_a`` and ``accuracy_b`` on the
+    halves; and ``history``: rows of ``data``, ``start``, ``method``, ``training`` and ``losses``,
+    the mean training loss of each epoch in nats.
     """
     tables: Tables = {"test": [], "history": []}
     for names, pair in draw_pairs(seed, source):

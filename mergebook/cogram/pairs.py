@@ -161,11 +161,7 @@ def _mapped(data: SyntheticPair, function: Callable[[Tensor], Tensor]) -> Synthe
 
 
 def _positive(seed: int, heterogeneous: bool) -> SyntheticPair:
-    """The synthetic data with every feature x replaced by exp(x / 2).
-
-    The geometric mean of the new features is the exponential of half the mean of the old ones, so
-    that Eq. 1 of CoGraM's paper keeps what a class mean of the old ones keeps.
-    """
+    """The synthetic data as exp(x / 2), whose geometric class means (Eq. 1) keep the means of x."""
     return _mapped(SOURCES["synthetic"](seed, heterogeneous), lambda inputs: (inputs / 2).exp())
 
 

@@ -1,8 +1,7 @@
 """What chapter 31 shows: tables out of the files of CoGraM's studies.
 
 A *case* is a kind of data and a start, such as ``("homogeneous", "own")``; a *source* is where data
-come from. Columns of results are series indexed by data, start and seed, accuracies in per cent, so
-that a difference of two is paired by seed; ValueError if there is not one row for each.
+come from. Columns are series by data, start and seed, accuracies in per cent.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

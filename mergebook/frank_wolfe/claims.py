@@ -129,9 +129,8 @@ def relevant(load: Load) -> Iterator[Comparison]:
 def printed_mixtures(starts: int = 10, steps: int = 3) -> pd.DataFrame:
     """What the soft step as printed, which drops the current point, makes of twenty random corners.
 
-    The loss is ½‖θ − goal‖² in ten dimensions. Half of the starts are weighted means of the
-    corners, the others lie far outside their hull. Quantities are the ``smallest`` coefficient of
-    a corner, and the share that all ``experts``, which are the corners, have.
+    The loss is ½‖θ − goal‖² in ten dimensions; every second start lies far outside the corners'
+    hull. Quantities: the ``smallest`` coefficient of a corner, and the share of all ``experts``.
     """
     cloud = torch.from_numpy(np.random.default_rng(0).standard_normal((20, 10)))
     corners = {f"expert {i}": {"w": point} for i, point in enumerate(cloud)}
@@ -280,10 +279,7 @@ def memory(load: Load) -> Iterator[Comparison]:
 
 
 def pairing(load: Load) -> Iterator[Comparison]:
-    """F8: oracles by layer and by task, for both variants.
-
-    By layer free coefficients were not measured, so that comparison is of two sets as well.
-    """
+    """F8: oracles by layer and by task; by layer free coefficients were not measured."""
     pairs = (
         ("hard: by layer better than by task", HARD, HARD_BY_TASK),
         ("soft: by task better than by layer", SOFT, SOFT_BY_LAYER),

@@ -1,9 +1,4 @@
-"""What the chapters on FW-Merging show: differences with two intervals, shares, pools of experts.
-
-Every difference has two 95 % intervals. The one is Student's over seeds, for these tasks; the other
-is over seeds and tasks, for tasks like these. Tables are rows of ``seed``, ``method``,
-``task`` and what is compared, as `mergebook.frank_wolfe.measure` write them.
-"""
+"""What the chapters on FW-Merging show: differences between procedures, and pools of experts."""
 
 import pandas as pd
 

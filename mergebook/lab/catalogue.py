@@ -19,16 +19,10 @@ from mergebook.lab.results import read_result
 from mergebook.lab.runner import REGISTERED, Loaded, Run, Study
 from mergelib.hashing import plain
 
-
-def _import_all() -> None:
-    """Import each paper's measurements, which register their studies."""
-    for paper in PAPERS:
-        room = importlib.import_module(f"mergebook.{paper}.measure")
-        for module in pkgutil.iter_modules(getattr(room, "__path__", ())):
-            importlib.import_module(f"{room.__name__}.{module.name}")
-
-
-_import_all()
+for _paper in PAPERS:
+    _room = importlib.import_module(f"mergebook.{_paper}.measure")
+    for _module in pkgutil.iter_modules(getattr(_room, "__path__", ())):
+        importlib.import_module(f"{_room.__name__}.{_module.name}")
 
 
 def get_study(name: str) -> Study:

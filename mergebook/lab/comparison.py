@@ -51,10 +51,7 @@ def points(grid: Grid) -> list[dict[str, Any]]:
 
 
 def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor]:
-    """`merge` on a zoo's experts and backbone; the suite's seed decides what a method draws.
-
-    Without a word on convolutions: the zoo says which of them are matrices.
-    """
+    """`merge` on a zoo: its experts, backbone and matrices, and its suite's seed."""
     hyperparameters = {"is_matrix": zoo.is_matrix, **hyperparameters}
     if get_method(method).draws:
         hyperparameters = {"seed": zoo.suite.seed, **hyperparameters}
@@ -83,20 +80,16 @@ def merged_grid(zoo: Zoo, method: str, grid: Grid) -> Iterator[tuple[int, dict[s
                 yield i, lerp(first, last, (point[axis] - low) / (high - low))
 
 
-def score_grid(
-    zoo: Zoo, method: str, grid: Grid, split: SplitName = "validation", *, autocast: bool = False
-) -> pd.DataFrame:
-    """Mean accuracy over tasks at every point of a grid: the grid's columns and ``accuracy``.
+def score_grid(zoo: Zoo, method: str, grid: Grid, *, autocast: bool = False) -> pd.DataFrame:
+    """The mean over tasks of the suite's metric, e.g. ``accuracy``, beside every point of a grid.
 
-    For suites that are judged by another metric it is the mean of that instead, e.g. for texts
-    ``loss``, in nats per character. With ``autocast`` in bfloat16 where that is safe and
-    the processor has it: several times faster there, and good enough to choose by.
+    With ``autocast`` in bfloat16 where that is safe and the processor has it: several times faster
+    there, and good enough to choose by.
     """
     chosen = points(grid)
     candidates = merged_grid(zoo, method, grid)
-    table = evaluate_many(
-        zoo.model, candidates, zoo.heads, zoo.suite, split=split, autocast=autocast
-    )
+    judge = partial(evaluate_many, zoo.model, candidates, zoo.heads, zoo.suite)
+    table = judge(split="validation", autocast=autocast)
     column = zoo.suite.metric.column
     means = table.groupby("candidate")[column].mean()
     return pd.DataFrame([{**point, column: means[i]} for i, point in enumerate(chosen)])
@@ -105,10 +98,7 @@ def score_grid(
 def choose(
     zoo: Zoo, method: str, grid: Grid, *, autocast: bool = False
 ) -> tuple[dict[str, Any], pd.DataFrame]:
-    """The grid's best point by the validation split, and its whole `score_grid`.
-
-    The best has the highest mean accuracy, or what else judges the suite, e.g. the lowest loss.
-    """
+    """The grid's best point on validation data by the suite's metric, and all of `score_grid`."""
     if not grid:
         return {}, pd.DataFrame()
     table = score_grid(zoo, method, grid, autocast=autocast)
@@ -168,12 +158,9 @@ def merits(zoo: Zoo, table: pd.DataFrame) -> "pd.Series[float]":
 
 def individual(zoo: Zoo, split: SplitName = "test", *, autocast: bool = False) -> pd.DataFrame:
     """Each expert on its own task: what merging tries to reach."""
-    tables = [
-        evaluate(
-            zoo.model, expert, zoo.heads, zoo.suite, split=split, tasks=[task], autocast=autocast
-        )
-        for task, expert in zoo.experts.items()
-    ]
+    judge = partial(evaluate, heads=zoo.heads, suite=zoo.suite, split=split, autocast=autocast)
+    experts = zoo.experts.items()
+    tables = [judge(model=zoo.model, state=expert, tasks=[task]) for task, expert in experts]
     return pd.concat(tables, ignore_index=True)
 
 
@@ -182,24 +169,20 @@ def only(suite: Suite, tasks: Sequence[str]) -> Suite:
     return replace(suite, tasks={task: suite.tasks[task] for task in tasks})
 
 
-def compare(
-    zoo: Zoo, settings: Mapping[str, Mapping[str, Any]], *, split: SplitName = "test"
-) -> pd.DataFrame:
+def compare(zoo: Zoo, settings: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Judge the backbone, every merging method with its hyperparameters, and the experts.
 
-    Returns:
-        One row per method and task: ``method``, ``task``, ``accuracy`` (0..1), ``normalised``
-        (accuracy over the expert's own), ``loss``, ``correct``, ``n``, and what merging took:
-        ``seconds`` and ``peak_bytes``.
+    A row per ``method`` and ``task``: ``accuracy`` (0..1), ``normalised`` (over the expert's own),
+    ``loss``, ``correct``, ``n``, and what merging took: ``seconds`` and ``peak_bytes``.
     """
-    experts = individual(zoo, split).assign(method="individual")
-    base = evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite, split=split)
+    experts = individual(zoo).assign(method="individual")
+    base = evaluate(zoo.model, zoo.pretrained, zoo.heads, zoo.suite)
     tables = [base.assign(method="pretrained")]
     device = next(iter(zoo.pretrained.values())).device
     for method, hyperparameters in settings.items():
         with measured(device) as cost:
             merged = merge_zoo(method, zoo, **hyperparameters)
-        table = evaluate(zoo.model, merged, zoo.heads, zoo.suite, split=split)
+        table = evaluate(zoo.model, merged, zoo.heads, zoo.suite)
         peak = math.nan if cost.peak_bytes is None else cost.peak_bytes
         tables.append(table.assign(method=method, seconds=cost.seconds, peak_bytes=peak))
     whole = pd.concat([*tables, experts], ignore_index=True)

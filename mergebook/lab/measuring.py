@@ -75,11 +75,7 @@ def measure(
 def append(
     record: Mapping[str, Any], more: Mapping[str, Any], *, any_code: bool = False
 ) -> dict[str, Any]:
-    """A record with the seeds of another one; ValueError where what was asked for differs.
-
-    With `any_code` the code may differ, which is told by seed: the caller has seen that the
-    difference does not touch the numbers.
-    """
+    """A record with the seeds of another; ValueError if they differ, but for `any_code` in code."""
     origins = old, new = record["provenance"], more["provenance"]
     same = [name for name in SAME if not (any_code and name == "code")]
     for name in same:
@@ -103,10 +99,7 @@ def append(
 
 
 def _assembled(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One record of all runs: what is the same for all is said once, the rest by seed.
-
-    What differs between the points of a seed is a list, in their order.
-    """
+    """One record of all runs: what is the same for all is said once, the rest by seed and point."""
     first = runs[0]
     settings = [plain(run.settings) for run in runs if run.seed == first.seed]
     varying = {n for n, value in settings[0].items() if any(each[n] != value for each in settings)}

@@ -107,11 +107,7 @@ class Study:
         return {part.name: part.default for part in parameters if part.kind is part.KEYWORD_ONLY}
 
     def complete(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All settings: those given (one value is a list of one), and the others' defaults.
-
-        Raises:
-            ValueError: a setting that it does not have.
-        """
+        """All settings: defaults, and those given (one value is a list of one), if it has them."""
         own = self.settings
         for name in settings:
             if name not in own:
@@ -158,11 +154,7 @@ class Run:
         return self.key(loaded.inputs), partial(self._measure, loaded)
 
     def key(self, inputs: Mapping[str, Any]) -> str:
-        """Hash of inputs, settings, code and PyTorch's version.
-
-        Settings at their defaults are left out: the code tells these. So a new one changes no key
-        by itself.
-        """
+        """Hash of inputs, code, PyTorch's version and the settings that are not defaults."""
         asked = [self.study.name, self.suite, self.seed, self._changed()]
         device = torch.device(self.device).type
         return fingerprint([*asked, inputs, self.code, str(torch.__version__), device])

@@ -116,11 +116,7 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
 
 
 def over_seeds(table: pd.DataFrame, by: str | list[str], value: str = "accuracy") -> pd.DataFrame:
-    """The `interval` over seeds of a column's mean in every seed, by groups in order of appearance.
-
-    Returns:
-        Columns ``mean`` and ``half_width``; rows of other columns, as the task, are averaged.
-    """
+    """The `interval` over seeds, ``mean`` and ``half_width``, of a column's means, by groups."""
     keys = [by] if isinstance(by, str) else by
     per_seed = table.groupby([*keys, "seed"], sort=False)[value].mean()
     groups = per_seed.groupby(by, sort=False).agg(list)
@@ -131,10 +127,7 @@ def over_seeds(table: pd.DataFrame, by: str | list[str], value: str = "accuracy"
 def paired(
     table: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], value: str = "accuracy"
 ) -> pd.DataFrame:
-    """The `interval` over seeds of differences between two methods that saw the same seeds.
-
-    A pair is a method and the one taken from it, by the name of the difference; each is a row.
-    """
+    """The `interval` over seeds of one method less another, a row for each named pair of both."""
     means = table.groupby(["method", "seed"])[value].mean()
     rows = {name: interval((means[a] - means[b]).tolist()) for name, (a, b) in pairs.items()}
     return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "half_width"])
@@ -159,9 +152,8 @@ def both_intervals(
 ) -> pd.DataFrame:
     """`paired` differences of methods with two 95 % intervals, in the unit of ``value``.
 
-    Returns:
-        One row per pair: ``mean``; ``half_width`` of Student's interval over seeds, for these
-        tasks; ``low`` and ``high``, the ends of the `crossed` interval, for other tasks like these.
+    One row per pair: ``mean``; ``half_width`` of Student's interval over seeds, for these tasks;
+    ``low`` and ``high``, the ends of the `crossed` interval, for other tasks like these.
     """
     rows = paired(table, pairs, value)
     wide = table.pivot(index=["seed", "task"], columns="method", values=value)
@@ -182,11 +174,7 @@ def written_both(rows: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
 
 
 def holm_factors(p_values: Sequence[float]) -> list[float]:
-    """Holm's method as factors: a test rejects at 5 % where factor times p-value is below 0.05.
-
-    The smallest of m p-values gets the factor m, the next m - 1, and so on; the product never falls
-    below that of a smaller p-value.
-    """
+    """Holm's factors: a test rejects at 5 % where its factor times its p-value is below 0.05."""
     factors = np.ones(len(p_values))
     largest = 0.0
     for rank, i in enumerate(np.argsort(p_values, kind="stable")):

@@ -133,10 +133,7 @@ class Check:
 
     @cached_property
     def chances(self) -> tuple[float, float]:
-        """Two-sided p-values: that the claim is wrong, that it is right.
-
-        A small first one speaks for the claim, a small second one against it.
-        """
+        """Two-sided p-values that the claim is wrong (small ones speak for it), and right."""
         below, above = map(list, zip(*map(self._one_sided, self.bounds), strict=True))
         if self.limit in ("most", "none"):
             below = [1.0] * len(below)

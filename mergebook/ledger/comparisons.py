@@ -1,6 +1,6 @@
 """Comparisons as data: two kinds of rows of a result, of which a claim says that one is better.
 
-The check of a comparison, and the ways to spoil what it compares, follow from the record.
+Checks follow from the record, and so do the ways in which the tests spoil what it compares.
 """
 
 import operator
@@ -19,9 +19,6 @@ Load = Callable[..., pd.DataFrame]
 Source = str | tuple[str, str] | Callable[[], pd.DataFrame]
 Side = Rows | str | int | bool
 Measure = Callable[[pd.DataFrame], Mapping[str, Any]]
-
-WAYS = ("for", "against", "in turn", "exchanged")
-FAR = 20.0  # how far to shift rows, in multiples of the largest value
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ class Comparison:
 
     def _values(self, table: pd.DataFrame) -> np.ndarray:
         sides: list[Any] = [self.worse] * 2
-        for i, (rows, column) in enumerate(zip(self._rows(table), self._columns, strict=True)):
+        for i, (rows, column) in enumerate(zip(self.rows(table), self.value_columns, strict=True)):
             if i and isinstance(self.worse, float):
                 continue
             side = indexed(table[rows], column, self.keys, self.says)
@@ -110,75 +107,16 @@ class Comparison:
         return matrix(self.change(*(sides[::-1] if self.falling else sides)))
 
     @property
-    def _columns(self) -> tuple[Any, Any]:
+    def value_columns(self) -> tuple[Any, Any]:
+        """The column of either side."""
         return (self.value, self.value) if isinstance(self.value, str) else self.value
 
-    def _rows(self, table: pd.DataFrame) -> list[np.ndarray]:
+    def rows(self, table: pd.DataFrame) -> list[np.ndarray]:
         """Which rows are of either side; of none where the worse side is a number."""
         none = np.zeros(len(table), dtype=bool)
         return [
             none if rows is None else chosen(table, {**self.where, **rows}) for rows in self.sides
         ]
-
-    @property
-    def ways(self) -> tuple[str, ...]:
-        """The `WAYS` that there are to spoil it: single values have names to exchange."""
-        better, worse = self.sides
-        values = [*better.values(), *(worse or {}).values()]
-        named = bool(worse) and not any(isinstance(value, tuple) for value in values)
-        missing = {"exchanged"} if self.tolerance is not None or not named else set()
-        missing |= {"in turn"} if self.kind in ("spread", "fraction") else set()
-        return tuple(way for way in WAYS if way not in missing)
-
-    def _equal(self, table: pd.DataFrame, better: np.ndarray, worse: np.ndarray) -> np.ndarray:
-        """Values of the better side that differ from the other one by about the bound."""
-        noise = 1e-3 * float(self.tolerance or 0) * np.cos(np.arange(better.sum()))
-        if isinstance(self.worse, float):
-            return self.worse + self.bound + noise
-        keys, (_, column) = list(self.keys), self._columns
-        other = table.loc[worse, [*keys, column]]
-        values = table.loc[better, keys].merge(other, on=keys, how="left")[column].to_numpy()
-        return np.asarray(values) + self.bound + noise / (100 if "accuracy" in str(column) else 1)
-
-    def spoiled(self, table: pd.DataFrame, way: str) -> pd.DataFrame:
-        """The table with what is compared changed in one of the `WAYS`.
-
-        Values are shifted ``"for"`` the comparison or ``"against"`` it; ``"in turn"``, for it in
-        every other seed and against it in the rest; and ``"exchanged"``, for it, with the names of
-        both sides exchanged. Spreads are widened, pairs made to agree, and counted values set.
-        """
-        first, second = self._columns
-        better, worse = self._rows(table)
-        units = table[self.keys[0]] if self.keys[0] in table else pd.Series(range(len(table)))
-        turns = 1.0 - 2.0 * (pd.factorize(units, sort=True)[0] % 2)
-        sign = {"against": -np.ones(len(table)), "in turn": turns}.get(way, np.ones(len(table)))
-        out = table.astype(dict.fromkeys((first, second), float))
-        if self.kind == "correlation":
-            out[first] = np.where(better, sign * out[second], out[first])
-        elif self.kind == "fraction":
-            out[first] = np.where(better, sign > 0, out[first])
-        elif self.kind == "spread":
-            for side, wider in ((better, sign > 0), (worse, sign < 0)):
-                off = out[first] - out.loc[side, first].mean()
-                out[first] += np.where(side & wider, FAR * off, 0.0)
-        else:
-            for name in {first, second}:
-                out[name] = out[name].fillna(out[name].max())
-            largest = out.loc[better | worse, [first, second]].abs().to_numpy().max()
-            step = FAR * (largest + abs(self.bound) + 1)
-            up = -sign if self.falling else sign
-            if self.tolerance is not None and self.measure is None:
-                out.loc[better, first] = self._equal(out, better, worse)
-                out[first] += np.where(better & (sign < 0), step, 0.0)
-            elif isinstance(self.worse, float):
-                out[first] += np.where(better, up * step, 0.0)
-            else:  # only ever upwards, so that logarithms and ratios exist
-                out[first] += np.where(better & (up > 0), step, 0.0)
-                out[second] += np.where(worse & (up < 0), step, 0.0)
-        if way == "exchanged":
-            for mask, rows in ((better, self.sides[1]), (worse, self.sides[0])):
-                out = out.assign(**{n: out[n].mask(mask, v) for n, v in (rows or {}).items()})
-        return out
 
 
 def comparison(*sides: Any, **options: Any) -> Comparison:

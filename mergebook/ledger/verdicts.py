@@ -74,12 +74,11 @@ class Outcome(NamedTuple):
 
 
 def outcomes(checks: Sequence[Check]) -> list[Outcome]:
-    """What each check shows.
+    """What each check shows: whether it holds, fails, or is open.
 
-    A check holds, or fails, where its p-value, corrected by Holm's method for the number of checks
-    with the same role, is below 5 %. Where every primary check has an uncorrected p-value below 5
-    %, all of them hold: a claim that needs all its checks is tested at 5 % without a correction
-    (intersection-union test).
+    P-values are corrected by Holm's method for the number of checks with the same role, and decide
+    below 5 %. If every primary check holds without a correction, all of them hold: a claim that
+    needs all its checks is tested at 5 % like that (intersection-union test).
     """
     shown: dict[int, Outcome] = {}
     for i, check in enumerate(checks):
@@ -123,11 +122,9 @@ def pooled(checks: Sequence[Check]) -> Pooled | None:
 def judge(claims: Iterable[Claim], load: Load = load_table) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Test claims against the results that are there; those without a result are not tested.
 
-    Returns:
-        The ledger, one row per claim with its ``verdict``, ``ours`` (counts of what its primary
-        checks show) and ``pooled`` (the effect over networks, or None); and all checks, one row
-        each, with ``claim``, ``id``, ``outcome``, the interval that decides, and columns for all
-        that checks are about.
+    The ledger, a row per claim with ``verdict``, ``ours`` (counts of what its primary checks show)
+    and ``pooled`` (the effect over networks, or None); and all checks, a row each, with ``claim``,
+    ``id``, ``outcome``, the interval that decides, and columns for all that checks are about.
     """
     known = cached(load)
     rows, tested = [], []

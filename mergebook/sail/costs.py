@@ -51,11 +51,7 @@ def smoothed(losses: Tensor) -> Tensor:
 
 
 def steps_to(steps: Sequence[int], losses: Tensor, goals: Tensor | float) -> Tensor:
-    """Return the steps after which smoothed losses are first as low as a goal.
-
-    Returns:
-        Float64, shape ``(...)``: 0 where the first reading is as low, NaN where none is.
-    """
+    """Return the steps after which smoothed losses reach a goal: 0 at once, NaN if never."""
     lowest = smoothed(losses.double().nan_to_num(nan=torch.inf)).cummin(0).values
     aims = torch.as_tensor(goals, dtype=torch.float64)
     lowest, aims = torch.broadcast_tensors(lowest, aims)
@@ -115,17 +111,10 @@ def speed_up(
     account: Account,  # see `Costs.of`
     *,
     least: Tensor | int,  # steps that count at least: those before the first reading after step 0
-    last: Tensor | int | None = None,  # steps of a run that never reaches the loss
 ) -> Tensor:
     """log₂ of the rival's FLOPs to a loss over one's own: 1 is twice as fast."""
-    sides = []
-    for cost, steps in ((rival_costs, rival), (costs, own)):
-        counted = steps.double()
-        if last is not None:
-            ends = torch.as_tensor(last, dtype=torch.float64).expand_as(counted)
-            counted = torch.where(counted.isnan(), ends, counted)
-        sides.append(cost.of(counted.clamp(min=least), account))
-    return (sides[0] / sides[1]).log2()
+    slow = rival_costs.of(rival.double().clamp(min=least), account)
+    return (slow / costs.of(own.double().clamp(min=least), account)).log2()
 
 
 def count_flops(function: Callable[[], object]) -> int:

@@ -30,8 +30,7 @@ def total_variation(first: Tensor, second: Tensor) -> Tensor:
         if not bool(torch.isfinite(counts).all() and (counts >= 0).all() and (total > 0).all()):
             raise ValueError("a histogram is empty or has a count that is negative or not finite")
         fractions.append(counts / total)
-    distance: Tensor = ((fractions[0] - fractions[1]).abs().sum(-1) / 2).clamp(max=1)
-    return distance
+    return ((fractions[0] - fractions[1]).abs().sum(-1) / 2).clamp(max=1)
 
 
 def empirical_variation(first: Tensor, second: Tensor) -> float:
@@ -57,10 +56,7 @@ def mahalanobis(first: Tensor, second: Tensor, covariance: Tensor) -> Tensor:
 
 
 def gaussian_variation(distance: Tensor | float) -> Tensor:
-    """Return 2Φ(Δ/2) − 1, the total variation of two Gaussians with the same covariance.
-
-    ``distance`` is their Mahalanobis distance Δ ≥ 0.
-    """
+    """Return 2Φ(Δ/2) − 1: total variation of Gaussians of one covariance, Δ apart (Mahalanobis)."""
     return torch.erf(torch.as_tensor(distance, dtype=torch.float64) / math.sqrt(8))
 
 
@@ -89,11 +85,7 @@ def kernel_distance(first: Tensor, second: Tensor) -> float:
 
 
 def classifier_auc(
-    first: Tensor,
-    second: Tensor,
-    *,
-    given: tuple[Tensor, Tensor] | None = None,
-    folds: int = 5,
+    first: Tensor, second: Tensor, *, given: tuple[Tensor, Tensor] | None = None, folds: int = 5
 ) -> float:
     """Return the mean test AUC of a linear classifier that separates two samples; ½ is chance.
 

@@ -46,10 +46,7 @@ def accounts(table: pd.DataFrame, ax: "Axes") -> None:
 
 
 def ends(table: pd.DataFrame, ax: "Axes") -> None:
-    """Final loss of every start above that of the nearest source, at equal cost.
-
-    Starts that were not measured in all seeds are left out.
-    """
+    """Final losses at equal cost above the nearest source's, of starts measured in all seeds."""
     order = table.groupby("arm")["loss"].mean().sort_values().index.drop("nearest source")
     wide = table.pivot(index=["start", "seed"], columns="arm", values="loss")
     above = wide.sub(wide["nearest source"], axis=0)

@@ -1,9 +1,7 @@
 """What SAIL's theory promises of a start near the optimum (Anonymous, 2025): bounds and LDA.
 
-Theorem 1 compares X = ‖θ_i − θ*‖², of a source, with Y = ‖θ_rand − θ*‖² for θ_rand ~ N(0, I);
-Theorem 2 follows gradient descent on a loss that is L-smooth and μ-strongly convex; Lemma 2 is
-about linear discriminant analysis (LDA); Theorem 4 bounds the risk on the target. Where a theorem
-had to be repaired, ``form`` chooses between what is printed and what is proved.
+With X = ‖θ_i − θ*‖² of a source and Y = ‖θ_rand − θ*‖² for θ_rand ~ N(0, I). Where a theorem had to
+be repaired, ``form`` chooses between what is printed and what is proved.
 """
 
 import math
@@ -48,11 +46,7 @@ def steps_saved(share: float, learning_rate: float, strong_convexity: float) -> 
 
 
 def lda_parameters(means: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """θ = Σ⁻¹(μ₊ − μ₋) and b = −½ (μ₊ + μ₋)ᵀ θ of LDA with equal classes.
-
-    Returns:
-        θ, ``(…, d)``, and b, ``(…)``.
-    """
+    """θ = Σ⁻¹(μ₊ − μ₋), ``(…, d)``, and b = −½ (μ₊ + μ₋)ᵀ θ of LDA with equal classes."""
     apart = means[..., 1, :] - means[..., 0, :]
     theta: Tensor = torch.linalg.solve(covariance, apart[..., None])[..., 0]
     return theta, -means.mean(-2).mul(theta).sum(-1)

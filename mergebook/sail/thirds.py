@@ -1,8 +1,7 @@
 """Splits of a text into blocks: thirds by mean token value, overlap (Anonymous, 2025).
 
-SAIL's section 4.4 and appendix H.1 cut a corpus into blocks of 1,024 tokens, sort these by the mean
-of their token numbers, and make D_1, D_2 and D_t of the lowest, middle and highest third. Parts are
-rows of a table of blocks here, int64, so that what they share can be counted.
+SAIL's section 4.4 and appendix H.1 sort blocks of 1,024 tokens by their mean token number: D_1, D_2
+and D_t are the lowest, middle and highest third. Parts here are rows of a table of blocks, int64.
 """
 
 from collections.abc import Sequence

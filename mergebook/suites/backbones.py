@@ -76,9 +76,8 @@ def cached(
 ) -> dict[str, Tensor]:
     """The state dict in a file; if it is absent or damaged, trained now and written there.
 
-    The file's metadata hold its own name, which is the key of all that made it (`origin`), and a
-    hash of its content. So a flipped bit, a foreign tensor or another task's expert is noticed.
-    Another process that wants the file waits. A cache that holds the file may be read-only.
+    The file's metadata hold its own name, the key of all that made it (`origin`), and a hash of its
+    content. Another process that wants the file waits. A cache that holds it may be read-only.
     """
     state, _ = _read_cached(file)  # files appear whole, so reading takes no lock
     if state is not None:

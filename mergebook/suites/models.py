@@ -1,10 +1,8 @@
 """The testbed's networks: each turns a picture into a feature vector, or a text into predictions.
 
 Heads for pictures belong to tasks, are frozen and never merged, so such a model ends at its
-features. The default is a small vision transformer with a convolutional stem; ResNet-18
-(torchvision's, with the usual 3x3 stem for 32x32 pictures), one of an eighth of its width, and an
-MLP stand beside it. The language model is a GPT over characters, made of the same blocks; its
-output layer is its token table, and merged with the rest.
+features. The default is a small vision transformer with a convolutional stem. The language model is
+a GPT over characters of the same blocks; its output layer is its token table, and merged as well.
 """
 
 import copy
@@ -194,9 +192,8 @@ class ResNet18(nn.Module):
 class ResNet(nn.Module):
     """A ResNet of torchvision's basic blocks, of any width and depth, for 32x32 pictures.
 
-    Each stage has twice the channels of the one before, and half the side.
-
-    Forward: float pictures ``(B, 3, H, W)`` to features ``(B, width · 2^(stages − 1))``.
+    Each stage doubles the channels and halves the side: float pictures ``(B, 3, H, W)`` to features
+    ``(B, width · 2^(stages − 1))``.
     """
 
     def __init__(self, width: int = 16, blocks: Sequence[int] = (2, 2, 2, 2)) -> None:

@@ -1,8 +1,7 @@
 """Pretraining: how the backbones that ship with the package came about, and any other.
 
-One small backbone is trained jointly on labelled sets that are not tasks of any suite, each under
-its own linear classifier, with small random affine maps and colour changes; a language model learns
-to predict the next character of Wikipedia articles. The logs in ``assets`` tell on what and how.
+One small backbone is trained on labelled sets that are not tasks of any suite, each under its own
+classifier; a language model learns the next characters of Wikipedia. Logs are in ``assets``.
 """
 
 import time

@@ -13,15 +13,8 @@ import torch
 def provenance(**inputs: Any) -> dict[str, Any]:
     """A record of versions, device, commit and date, next to what the numbers were made from."""
     device = str(inputs.pop("device", "cpu"))
-    packages = [
-        "mergelib-book",
-        "torch",
-        "torchvision",
-        "numpy",
-        "scikit-learn",
-        "matplotlib",
-        "pillow",
-    ]
+    packages = ["mergelib-book", "torch", "torchvision", "numpy"]
+    packages += ["scikit-learn", "matplotlib", "pillow"]
     return {
         **inputs,
         "versions": {"python": platform.python_version(), **{p: _version(p) for p in packages}},

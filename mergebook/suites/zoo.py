@@ -1,8 +1,8 @@
 """The zoo: a backbone, one fine-tuned expert for each task, and the frozen heads.
 
-Every expert is one file in the cache, named by a hash of all that made it: data, backbone,
-recipe, seed. So suites that share a task share its expert, two processes that build at once divide
-the work, and a killed build loses only the expert it was at.
+Every expert is one file in the cache, named by a hash of all that made it: data, backbone, recipe,
+seed. So suites that share a task share its expert, and a killed build loses only the expert it was
+at.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -73,10 +73,7 @@ def load_beginning(
     recipe: Recipe | None = None,
     device: torch.device | str = "cpu",
 ) -> Zoo:
-    """The zoo of a suite before any fine-tuning: backbone and heads, but no experts.
-
-    Arguments are those of `load_zoo`; a suite whose heads come with its public experts has none.
-    """
+    """Backbone and heads of a suite, and no experts; arguments as for `load_zoo`."""
     family = family_of(suite.name)
     recipe = recipe or _recipe(family)
     return _beginning(suite, model or family.model, recipe, suite.seed, device)[0]

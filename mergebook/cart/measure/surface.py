@@ -38,9 +38,8 @@ def surface(
 ) -> Tables:
     """Accuracy over rank and scale, centred (CART) and not, and what is told without labels.
 
-    Returns:
-        ``test``: rows of ``count``, ``method``, ``rank_ratio``, ``scale``, ``task``, ``accuracy``,
-        the columns of `told`, and ``distance``, ‖θ − θ_avg‖ over the mean ‖θ_t − θ_avg‖.
+    ``test``: rows of ``count``, ``method``, ``rank_ratio``, ``scale``, ``task``, ``accuracy``, the
+    columns of `told`, and ``distance``, ‖θ − θ_avg‖ over the mean ‖θ_t − θ_avg‖.
     """
     generator = torch.Generator().manual_seed(zoo.suite.seed)
     names = list(zoo.suite.tasks)
@@ -117,13 +116,10 @@ def told(
 def geometry(zoo: Zoo, *, rank_ratios: Sequence[float] = RATIOS) -> Tables:
     """Lengths, angles and spectra of task vectors, uncentred (τ_t = θ_t − θ_0) and centred.
 
-    Statistics of BatchNorm are left out.
-
-    Returns:
-        ``tasks``: rows of ``task``, ``parameters`` and ``length``, ‖τ_t‖ / ‖θ_0‖; ``pairs``: rows
-        of ``task``, ``other`` and their ``cosine``; ``spectra``: rows of ``task``, ``centred``,
-        ``rank_ratio`` and ``kept``, the share of the squared norm of all matrices that is left
-        when each is cut to that rank, 0..1.
+    Without statistics of BatchNorm. ``tasks``: rows of ``task``, ``parameters`` and ``length``,
+    ‖τ_t‖ / ‖θ_0‖; ``pairs``: rows of ``task``, ``other`` and their ``cosine``; ``spectra``: rows of
+    ``task``, ``centred``, ``rank_ratio`` and ``kept``, the share (0..1) of all matrices' squared
+    norm at that rank.
     """
     weights = {key: value for key, value in zoo.pretrained.items() if not is_statistic(key)}
     start = flatten(weights)

@@ -38,8 +38,7 @@ def _cells(table: pd.DataFrame) -> Iterator[tuple[str, dict[str, str], pd.DataFr
 
 def _of_main_size(table: pd.DataFrame) -> pd.DataFrame:
     """Rows of the `MAIN` sizes; modalities without one, which are controls, are left out."""
-    rows: pd.DataFrame = table[table["size"] == table["modality"].map(MAIN)]
-    return rows
+    return table[table["size"] == table["modality"].map(MAIN)]
 
 
 def _keys_of(rows: pd.DataFrame) -> tuple[str, ...]:
@@ -102,10 +101,7 @@ def faster(load: Load) -> Iterator[Comparison]:
 
 
 def together(load: Load) -> Iterator[Comparison]:
-    """S16, of larger networks: loss of the nearest source alone less SAIL's, at equal cost.
-
-    Its speed over that source is told by all accounts: C counts one source there, and here two.
-    """
+    """S16, of larger networks: SAIL against the nearest source, in loss at equal cost and speed."""
     for words, cell, rows in _cells(_of_main_size(_all(load))):
         says = f"{words}: lower loss than the nearest source alone, at equal cost"
         yield _final(rows, cell, "SAIL", "nearest source", says, "primary")

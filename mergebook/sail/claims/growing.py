@@ -96,10 +96,7 @@ def _beside_scratch(load: Load, family: str, rows: dict[str, str]) -> pd.DataFra
 
 
 def risks(load: Load) -> Iterator[Comparison | Check]:
-    """S9: the printed bound is true, as it is above every loss; secondary: the repaired one.
-
-    The printed one counts the total variation of samples, which is 1, so that both are facts.
-    """
+    """S9: the printed bound, where TV is 1, is above every loss; secondary: the repaired one."""
     table = load(RISK, "bounds")
     printed, repaired = (table[table["form"] == form] for form in ("printed", "repaired"))
     worst = printed.groupby("examples")["bound"].min().reset_index
@@ -117,10 +114,7 @@ def risks(load: Load) -> Iterator[Comparison | Check]:
 
 
 def clusters(load: Load) -> Iterator[Comparison]:
-    """S20: thirds are told apart, which the sort does by itself, and are clusters.
-
-    Controls: without the mean that they are sorted by; and two texts in place of thirds.
-    """
+    """S20: thirds are told apart, and are clusters; controls: without the mean, and two texts."""
     roles: dict[str, Role] = {"histogram": "primary", "histogram without mean": "control"}
     apart: dict[str, Any] = {"value": "auc", "bound": CLEAR, "unit": "AUC", "by": "split"}
     apart |= {"keys": ("seed", "pair"), "by_seed": True}

@@ -78,10 +78,7 @@ def better(load: Load) -> Iterator[Comparison]:
 
 
 def calmer(load: Load) -> Iterator[Comparison]:
-    """S12: log gradient norm of scratch less SAIL's, at equal steps; secondary at equal loss.
-
-    At equal loss over the seeds in which both come down to the easy goal, where these are `ENOUGH`.
-    """
+    """S12: log gradient norm of scratch less SAIL's, at equal steps; secondary at equal loss."""
     table = load(spirals.compared)
     low: dict[str, Any] = {"falling": True, "unit": "log ratio"}
     for words, cell, compare in _cells(spirals.compared):
@@ -134,10 +131,7 @@ def near_ends(load: Load) -> Iterator[Comparison]:
 
 
 def together(load: Load) -> Iterator[Comparison]:
-    """S16 on spirals, where nothing is grown: final loss of the nearest source less SAIL's.
-
-    The words name the cases in which both end above scratch.
-    """
+    """S16 on spirals, where nothing is grown: final loss of the nearest source less SAIL's."""
     table = load(spirals.compared)
     low: dict[str, Any] = {"value": "loss", "falling": True, "role": "secondary"}
     for words, cell, compare in _cells(spirals.compared):

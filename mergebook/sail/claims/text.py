@@ -34,10 +34,7 @@ def _of(result: Any, where: Rows, **about: Any) -> dict[str, Any]:
 
 
 def followed(load: Load) -> Iterator[Comparison]:
-    """S2: on thirds the best γ is that by MMD²; secondary on mixtures, whose best γ is known.
-
-    Shares of mixtures are fixed points, so they are averaged within each seed.
-    """
+    """S2: best γ by MMD² on thirds; secondary on mixtures, whose shares are averaged in a seed."""
     yield from _aligned(load)
     losses = load(sweeps.mixed)
     curved = losses.merge(load(sweeps.curved), on=["parts", "start", "share"])
@@ -82,10 +79,7 @@ def _aligned(load: Load) -> Iterator[Comparison]:
 
 
 def spike(load: Load) -> Iterator[Comparison]:
-    """S3, in text: the loss at γ = ½ above the mean of both ends, after the paper's 50 steps.
-
-    Overlaps are fixed points, so they are averaged within each seed.
-    """
+    """S3, in text: loss at γ = ½ above the ends' mean after 50 steps, averaged over overlaps."""
     overlaps = text.heights(load(sweeps.overlapping), OVERLAPS)
     overlaps["cell"] = overlaps["alpha"].astype(str) + " " + overlaps["beta"].astype(str)
     heights = text.heights(load(text.swept))
@@ -133,10 +127,7 @@ def carried(load: Load) -> Iterator[Comparison]:
 
 
 def _directions(table: pd.DataFrame) -> Iterator[tuple[str, dict[str, str], Role]]:
-    """In words and as columns: from which text, to which, from which start; and the role.
-
-    The paper's target is a text in its sources' language; that of `FAR` is in another.
-    """
+    """From which text to which, from which start, in words and as columns; role by language."""
     keys = ["source", "target", "start"]
     for names in table[keys].drop_duplicates().itertuples(index=False, name=None):
         source, target, start = names
@@ -153,10 +144,7 @@ def nearer(load: Load) -> Iterator[Comparison]:
 
 
 def near_ends(load: Load) -> Iterator[Comparison]:
-    """S15, in text: the best γ of a curve is near 0 or 1, by thirds and by overlap.
-
-    Curves are of networks and blocks of their own; flat ones, whose best γ is chance, are left out.
-    """
+    """S15, in text: the best γ is near 0 or 1, by thirds and by overlap, but for flat curves."""
     curves, overlaps = load(text.swept), load(sweeps.overlapping)
     for table, keys, parts in (
         (text.last(curves), ["tokens", "start"], "thirds"),

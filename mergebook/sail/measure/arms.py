@@ -1,11 +1,9 @@
 """Starts of a larger network compared (Anonymous, 2025, Table 2, Figures 3 and 5, section 4.5).
 
-Every start is trained on the target in one order. `arms` compares SAIL with all baselines that it
-names, and with the one that it leaves out, the nearest source alone. SAIL's start differs from
-scratch in three ways at once: something has been learned, two networks are averaged, and maps bring
-them to a larger shape; in `factorial` each of the three varies by itself. `starts_tuning` tries
-rates on seeds that nothing else uses; `mergebook.sail.read.tuning` reads them out of the results.
-An arm resumes by itself if it is a point of its own (``--at only=SAIL``).
+Every start is trained on the target in one order. `arms` compares SAIL with all baselines, and with
+the nearest source alone. In `factorial` what has been learned, averaging and maps vary one by one.
+`starts_tuning` tries rates on seeds of its own; `mergebook.sail.read.tuning` reads them out. An arm
+resumes by itself if it is a point of its own (``--at only=SAIL``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,14 +81,12 @@ def arms(
 ) -> Tables:
     """Loss on the way from every start.
 
-    Returns:
-        Rows with ``start``, ``size``, and of pictures ``modality`` and ``target``. ``curves``: of
-        each ``arm``, ``step``, ``choose`` and ``judge`` (nats), ``accuracy``, and of features that
-        are probed ``neighbours``, the accuracy of a vote of the nearest. ``costs``: of each
-        ``arm``, ``step_flops``, ``added_flops`` (whatever the start takes beside its sources) and
-        ``source_flops``. ``distances``: MMD² ``first`` (of D_1 and D*), ``second`` and
-        ``between``, ``p``, of a ``between`` as large if D_1 and D_2 have one law, and ``gamma``,
-        θ_1's weight.
+    Rows with ``start``, ``size``, and of pictures ``modality`` and ``target``. ``curves``: of each
+    ``arm``, ``step``, ``choose`` and ``judge`` (nats), ``accuracy``, and of features that are
+    probed ``neighbours``, the accuracy of a vote of the nearest. ``costs``: of each ``arm``,
+    ``step_flops``, ``added_flops`` (whatever the start takes beside its sources) and
+    ``source_flops``. ``distances``: MMD² ``first`` (of D_1 and D*), ``second`` and ``between``,
+    ``p``, of a ``between`` as large if D_1 and D_2 have one law, and ``gamma``, θ_1's weight.
     """
     pair = Sources(transfer, start, size)
     names = [*only] or pair.allowed()
@@ -119,8 +115,7 @@ def factorial(
 ) -> Tables:
     """Loss on the way from the start of every cell of `CELLS` that the transfer allows.
 
-    Returns:
-        The tables of `arms`, with a cell's ``sources``, ``start`` and ``maps`` in place of ``arm``.
+    The tables of `arms`, with a cell's ``sources``, ``start`` and ``maps`` in place of ``arm``.
     """
     pairs = {kind: Sources(transfer, kind, size) for kind in KINDS.values()}
     for maps in only:
@@ -158,8 +153,7 @@ def starts_tuning(
 ) -> Tables:
     """Loss on the way from some starts, at every rate of a grid.
 
-    Returns:
-        ``curves`` of `arms`, with the fields of `Rates`.
+    ``curves`` of `arms`, with the fields of `Rates`.
     """
     check_tuning(transfer.seed)
     pair = Sources(transfer, start, size)

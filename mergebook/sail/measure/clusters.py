@@ -12,13 +12,7 @@ from mergebook.lab.runner import study
 from mergebook.sail.distances import classifier_auc, residuals
 from mergebook.sail.measure.text import texts_of
 from mergebook.sail.measure.training import Texts
-from mergebook.sail.thirds import (
-    cut_blocks,
-    held_stretch,
-    histograms,
-    mean_thirds,
-    random_thirds,
-)
+from mergebook.sail.thirds import cut_blocks, held_stretch, histograms, mean_thirds, random_thirds
 from mergebook.suites.data.texts import CHARACTERS, encode
 from mergelib.sail.divergences import permutation_p
 
@@ -41,12 +35,9 @@ def clusters(
 ) -> Tables:
     """How far thirds of a text, or two texts, are apart, beside random parts (Fig. 2a and 4).
 
-    A classifier tells two parts apart, and MMD says whether they are one pool.
-
-    Returns:
-        ``separation``: rows of ``split`` (``thirds`` by mean token value, or ``texts``, and
-        ``random``), ``features`` (``mean``, ``histogram``, ``histogram without mean``), ``pair`` of
-        parts, ``auc`` and ``p``.
+    ``separation``: rows of ``split`` (``thirds`` by mean token value, or ``texts``, and
+    ``random``), ``features`` (``mean``, ``histogram``, ``histogram without mean``), ``pair`` of
+    parts, ``auc`` of a classifier and ``p`` of one pool, by MMD.
     """
     blocks, splits = _divided(source, left_out)
     kinds, means = described(blocks), blocks.double().mean(1)
@@ -70,14 +61,10 @@ def silhouettes(
 ) -> Tables:
     """Mean silhouettes of thirds of a text, or of two texts, beside random parts.
 
-    A block's silhouette is (b − a)/max(a, b), with a its mean distance to blocks of its own part
-    and b that to the nearest other part. Parts whose mean is at most 0.25 are usually taken for no
-    clusters (Kaufman and Rousseeuw, 1990).
-
-    Returns:
-        ``silhouettes``: rows of ``split`` (``thirds`` by mean token value, or ``texts``, and
-        ``random``), ``space`` (``histogram``, each feature over its spread, or `MAP`, the plane
-        that t-SNE makes of it) and ``silhouette`` (−1..1).
+    Parts whose mean is at most 0.25 are usually taken for no clusters (Kaufman and Rousseeuw,
+    1990). ``silhouettes``: rows of ``split`` (``thirds`` by mean token value, or ``texts``, and
+    ``random``), ``space`` (``histogram``, each feature over its spread, or `MAP`, the plane that
+    t-SNE makes of it) and ``silhouette`` (−1..1).
     """
     from sklearn.metrics import silhouette_score
 
@@ -101,9 +88,7 @@ def text_map(
 ) -> Tables:
     """Blocks of texts on a plane, by t-SNE (Fig. 4).
 
-    Returns:
-        ``map``: a row per block, with ``text``, ``features`` (``histogram``, ``histogram without
-        mean``), and its place, ``x`` and ``y``, which have no unit.
+    ``map``: a row per block: ``text``, ``features`` (``histogram``, or without mean), ``x``, ``y``.
     """
     tables = [cut_blocks(encode(text), BLOCK) for text in source.texts.values()]
     own = [table[:: -(-len(table) // blocks)] for table in tables]
@@ -153,8 +138,4 @@ def described(blocks: Tensor) -> dict[str, Tensor]:
     means = blocks.double().mean(1)
     shares = histograms(blocks, len(CHARACTERS))
     shares = shares[:, (shares > 0).double().mean(0) >= 0.5]
-    return {
-        "mean": means[:, None],
-        "histogram": shares,
-        WITHOUT: residuals((shares, means))[0],
-    }
+    return {"mean": means[:, None], "histogram": shares, WITHOUT: residuals((shares, means))[0]}

@@ -54,10 +54,7 @@ RATES: Mapping[str, float] = {  # of 1e-3, 3e-3, 1e-2 and 3e-2, at which some tr
 
 
 class Parts(nn.Module):
-    """A SiT and what its tokens are projected by, which are trained together.
-
-    Equal sizes begin with equal weights.
-    """
+    """A SiT and its projectors, trained together; equal sizes begin with equal weights."""
 
     def __init__(self, world: World, width: int, depth: int) -> None:
         super().__init__()
@@ -87,16 +84,15 @@ def diffusion(zoo: Zoo, **settings: Any) -> Tables:
     loss; ``REPA, grown`` begins with a smaller SiT, trained for as many steps. Pictures are judged
     by features of the task's expert, which no arm sees.
 
-    Returns:
-        ``quality``: rows of ``arm``, ``step``, ``read`` (the share), ``account`` (``"steps"``; for
-        arms whose step costs other than REPA's, ``"A"``, after as many steps as REPA's FLOPs buy;
-        for arms whose start has a cost, ``"cost"``, the same with all of it told; no step is the
-        start itself), ``frechet``, ``kernel`` (unbiased) and ``accuracy``, the
-        share of pictures that the expert takes for the class asked for. ``"A"`` and ``"cost"`` are
-        accounts A and C of `mergebook.sail.costs.Costs`; the latter is B as well for ``REPA +
-        J``, which has no sources; of ``REPA, grown``, ``"steps"`` is A and B. ``losses``: rows of
-        ``arm``, ``step`` and ``velocity``. ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and
-        ``before`` the first. ``floor``: see `mergebook.sail.measure.latents.World`.
+    ``quality``: rows of ``arm``, ``step``, ``read`` (the share), ``account`` (``"steps"``; for arms
+    whose step costs other than REPA's, ``"A"``, after as many steps as REPA's FLOPs buy; for arms
+    whose start has a cost, ``"cost"``, the same with all of it told; no step is the start itself),
+    ``frechet``, ``kernel`` (unbiased) and ``accuracy``, the share of pictures that the expert takes
+    for the class asked for. ``"A"`` and ``"cost"`` are accounts A and C of
+    `mergebook.sail.costs.Costs`; the latter is B as well for ``REPA + J``, which has no sources; of
+    ``REPA, grown``, ``"steps"`` is A and B. ``losses``: rows of ``arm``, ``step`` and ``velocity``.
+    ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and ``before`` the first. ``floor``: see
+    `mergebook.sail.measure.latents.World`.
     """
     plan = Plan(**settings)
     for what, names, known in (("arm", plan.only, ARMS), ("training", plan.rates, TRAININGS)):

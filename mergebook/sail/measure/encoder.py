@@ -1,8 +1,7 @@
 """A pretrained sentence encoder, grown: what is left of its answers and of its similarities.
 
-The encoder of ``sentences`` is a BERT with layer norms in the residual stream. Fewer maps keep its
-function than that of a network with layer norms in the branches (Anonymous, 2025, Eqs. 8 and 9).
-Nothing is trained here.
+With layer norms in the residual stream, fewer maps keep its function than with norms in the
+branches (Anonymous, 2025, Eqs. 8 and 9). Nothing is trained here.
 """
 
 import copy
@@ -46,13 +45,12 @@ WAYS: dict[str, Way] = {
 def encoder(zoo: Zoo, *, sentences: int = 100) -> Tables:
     """Accuracies and similarities of an encoder that was grown in every one of `WAYS`.
 
-    Returns:
-        ``tasks``: rows of ``way`` (of `WAYS`, or ``source``, or ``random``: the source's sizes at
-        a random start), ``task``, ``accuracy`` with heads that the encoder made itself, and
-        ``agreement``, the share of sentences that get the source's answer. ``encoders``: rows of
-        ``way``, sizes (``width``, ``hidden``, ``layers``, ``parameters``), ``correlation`` of the
-        cosines of all pairs of sentences with the source's, and ``change``, the largest of a
-        cosine. ``refused``: rows of ``way`` and ``reason``, where `grow` refuses.
+    ``tasks``: rows of ``way`` (of `WAYS`, or ``source``, or ``random``: the source's sizes at a
+    random start), ``task``, ``accuracy`` with heads that the encoder made itself, and
+    ``agreement``, the share of sentences that get the source's answer. ``encoders``: rows of
+    ``way``, sizes (``width``, ``hidden``, ``layers``, ``parameters``), ``correlation`` of the
+    cosines of all pairs of sentences with the source's, and ``change``, the largest of a cosine.
+    ``refused``: rows of ``way`` and ``reason``, where `grow` refuses.
     """
     source, seed = zoo.model, zoo.suite.seed
     if not isinstance(source, SentenceEncoder):

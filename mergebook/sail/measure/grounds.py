@@ -1,9 +1,8 @@
 """The grounds on which SAIL's starts are compared.
 
 In text both sources and the target are mixtures of two texts, so that Theorem 3's weight is known.
-In vision one source has learned photographs and the other rendered scripts, or each one half of the
-classes of either, and the target has classes of its own, so that every start gets the same new
-head.
+In vision one source has learned photographs and the other scripts, or each half of the classes of
+either; the target has classes of its own, so that every start gets the same new head.
 
 The profile ``full`` is for a GPU: the paper's GPT of six blocks and width 384 from one of half its
 depth and width, and ResNets four times as wide as their source. It has not been run.
@@ -213,10 +212,7 @@ def picture_transfer(
 
 @dataclass(frozen=True, repr=False)
 class Probed(Transfer):
-    """Pictures on which a network's features are judged: by a linear classifier of them.
-
-    It is fitted to `PROBED` training pictures of the target, whose nearest also vote.
-    """
+    """Pictures on which features are judged, by a classifier fitted to `PROBED` target pictures."""
 
     def judged(self, net: nn.Module, state: Mapping[str, Tensor]) -> dict[str, float]:
         state = self.settled(net, state)

@@ -137,17 +137,15 @@ def kept(
     larger network at its random start. Maps are learned on D*, so they may get above 1. What they
     cost is given to the plain start as further steps of training, then both are compared.
 
-    Returns:
-        ``starts``: rows of ``family``, ``grown`` (`GROWN`), ``width`` and ``depth`` (schemes;
-        empty where nothing is wider, or deeper), ``sources`` (``one``; or two that share their
-        initial weights, ``shared``, or have their ``own``; averaged evenly, with statistics of
-        batch norms recalibrated), ``mode`` (``grown``:
-        as `grow` gives it; ``alone``, ``joint``: learned), ``loss`` and ``kept``. ``trained``:
-        the learned ones again, with the ``rate`` of maps (of the first source's, where each has
-        its own), ``flops`` (of learning at that rate), ``extra`` (steps of training that cost as
-        much), ``after`` (loss after at most ``further`` steps), and ``plain`` (after at most
-        ``further`` + ``extra``, from one source grown by ``mean`` and ``identity``, or ``stack``
-        where no layer can be closed). Losses in nats.
+    ``starts``: rows of ``family``, ``grown`` (`GROWN`), ``width`` and ``depth`` (schemes; empty
+    where nothing is wider, or deeper), ``sources`` (``one``; or two that share their initial
+    weights, ``shared``, or have their ``own``; averaged evenly, with statistics of batch norms
+    recalibrated), ``mode`` (``grown``: as `grow` gives it; ``alone``, ``joint``: learned), ``loss``
+    and ``kept``. ``trained``: the learned ones again, with the ``rate`` of maps (of the first
+    source's, where each has its own), ``flops`` (of learning at that rate), ``extra`` (steps of
+    training that cost as much), ``after`` (loss after at most ``further`` steps), and ``plain``
+    (after at most ``further`` + ``extra``, from one source grown by ``mean`` and ``identity``, or
+    ``stack`` where no layer can be closed). Losses in nats.
     """
     tables: Tables = {"starts": [], "trained": []}
     for family in _families(ground, only):
@@ -185,12 +183,9 @@ def kept_scratch(
 ) -> Tables:
     """Fraction of a source's learning that larger networks reach from their random start.
 
-    The control of `kept`, with its data, sources and random starts, so that learned maps can be
-    compared with training that costs as much and has no source.
-
-    Returns:
-        ``curve``: rows of ``family``, ``grown`` (`GROWN`), ``step``, ``rate``, ``loss`` (nats, on
-        ``judge``) and ``kept``, which is (random − loss)/(random − source).
+    The control of `kept`, with its data, sources and random starts. ``curve``: rows of ``family``,
+    ``grown`` (`GROWN`), ``step``, ``rate``, ``loss`` (nats, on ``judge``) and ``kept``, which is
+    (random − loss)/(random − source).
     """
     rows: list[dict[str, Any]] = []
     stops = range(every, steps + 1, every)

@@ -24,12 +24,7 @@ VARIATION = "total variation"
 
 @study(load=text.texts_of)
 def text_kernels(source: Texts, *, factors: Sequence[float] = FACTORS) -> Tables:
-    """Eq. 11 for thirds by mean token value, in all features, tokens and bandwidths.
-
-    Returns:
-        ``distances``: rows of ``tokens`` (``characters``, ``byte pairs``), ``factor`` and what
-        `mergebook.sail.measure.text.weighed` has.
-    """
+    """Eq. 11 for thirds by mean token value: ``distances``, as `weighed`, by token and factor."""
     distances = []
     for tokens, pairs in TOKENS.items():
         corpus = load_corpus(source, planned(source.profile, {"pairs": pairs}))
@@ -52,9 +47,8 @@ def mixture_weights(
 ) -> Tables:
     """Eq. 11 for the mixtures of `mixture`, where γ_1 is the share, in all features and kernels.
 
-    Returns:
-        ``weights``: rows of ``share``, ``features``, ``kernel`` (the factor, or `VARIATION`, that
-        of all tokens of a part), and ``gamma``.
+    ``weights``: rows of ``share``, ``features``, ``kernel`` (the factor, or `VARIATION`, that of
+    all tokens of a part), and ``gamma``.
     """
     corpus = load_corpus(source, planned(source.profile, plan))
     seen, fresh = text.divided(corpus, thirds=not others)

@@ -1,8 +1,7 @@
 """The ground of the study of diffusion: latents of a task's pictures, and who judges drawn ones.
 
-Pictures become latents by a small autoencoder. Tokens that the suite's backbone has of them are
-what a SiT is aligned to, by REPA, or by f_P, which has learned them from latents. The judge is the
-task's expert, by its features and by the classes that it tells.
+A SiT learns an autoencoder's latents, aligned to the tokens of the suite's backbone by REPA, or to
+f_P's, which has learned them from latents. The judge is the task's expert.
 """
 
 import copy
@@ -143,12 +142,7 @@ def drawn(world: World, network: SiT, labels: Tensor, steps: int) -> Tensor:
 
 
 def quality(world: World, network: SiT, plan: Plan) -> dict[str, float]:
-    """How near drawn pictures are to real ones, and how many show what was asked for.
-
-    Returns:
-        ``frechet`` and ``kernel`` from the test pictures, and ``accuracy``, the share of pictures
-        that the expert takes for the class asked for.
-    """
+    """``frechet`` and ``kernel`` of drawn pictures from real ones, and their class ``accuracy``."""
     labels = torch.arange(plan.samples) % len(world.names)
     features, classes = world.judge(drawn(world, network, labels, plan.euler))
     return {
@@ -178,7 +172,4 @@ def _fit(model: nn.Module, inputs: Tensor, targets: Tensor, steps: int, seed: in
 
 
 def _distances(first: Tensor, second: Tensor) -> dict[str, float]:
-    return {
-        "frechet": frechet_distance(first, second),
-        "kernel": kernel_distance(first, second),
-    }
+    return {"frechet": frechet_distance(first, second), "kernel": kernel_distance(first, second)}

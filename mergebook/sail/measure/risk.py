@@ -23,13 +23,10 @@ def risk(
 ) -> Tables:
     """Theorem 4, printed and repaired, for linear classifiers ‖w‖ ≤ 2 of two Gaussians, per n.
 
-    The loss is the clipped hinge loss (C = 1), the rows are of the w of least empirical risk.
-
-    Returns:
-        ``bounds``: rows of ``examples``, ``form`` (``printed``, without λ, which would add to it,
-        and ``repaired``), ``bound`` and the risk on the target itself, ``truth``, means over draws;
-        and the shares of draws in which the bound ``holds``, for every w, and ``tells`` something:
-        holds and is below C at that w.
+    ``bounds``: rows of ``examples``, ``form`` (``printed``, without λ, and ``repaired``), ``bound``
+    and ``truth``, the target's risk (clipped hinge loss, C = 1) of the w of least empirical risk,
+    means over draws; and the shares of draws in which it ``holds`` for every w, and ``tells``:
+    below C.
     """
     generator = torch.Generator().manual_seed(seed)
     angles = torch.arange(64) / 64 * 2 * math.pi

@@ -86,10 +86,7 @@ class Start(Brief):
 
 
 class Sources:
-    """The two sources of a transfer and all that is made of them.
-
-    Sources are trained only if a start needs them.
-    """
+    """The two sources of a transfer, trained when first needed, and all that is made of them."""
 
     def __init__(self, transfer: Transfer, start: str, size: str) -> None:
         check_choice("start", start, ("shared", "own"))

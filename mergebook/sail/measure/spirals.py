@@ -51,21 +51,19 @@ def spirals(
     Sources share their initial weights (``shared``), have their own (``own``), or those with their
     own are matched by Git Re-Basin first (``re-basin``, at γ = ½).
 
-    Returns:
-        ``arms``: rows of ``reading``, ``start``, ``gamma``, ``arm`` (``sweep``; ``proximal``: γ
-        of Theorem 3 by MMD of inputs; ``scratch``, whose ``start`` is ``fresh``, or ``common``,
-        where the sources started), ``accuracy`` and ``loss`` (test, after training), steps to each
-        goal by its name (`steps_to`; null where it was never reached), ``gradient`` (mean log
-        gradient norm over the first tenth of steps), ``gradient_easy`` (log of it at the first
-        reading at which the first goal is reached, or else at the end), and ``loss_K``, validation
-        loss after K steps.
-        ``sources``: rows of ``reading``, ``start``, ``source``, ``mmd`` (MMD² to D*),
-        ``parameters`` and ``random`` (squared distance to an optimum of this source and of fresh
-        weights; the optimum is trained from the common start where sources share it, else from a
-        fresh one). ``matched``: the same of ``parameters`` and ``random`` where the second source
-        with its own start, the optimum and the fresh weights are all reordered to match the first
-        source: which order hidden units have is chance. ``weights``: rows of ``reading``,
-        ``start``, ``gamma`` (Theorem 3) and ``oracle`` (nearest to the optimum, any sign).
+    ``arms``: rows of ``reading``, ``start``, ``gamma``, ``arm`` (``sweep``; ``proximal``: γ of
+    Theorem 3 by MMD of inputs; ``scratch``, whose ``start`` is ``fresh``, or ``common``, where the
+    sources started), ``accuracy`` and ``loss`` (test, after training), steps to each goal by its
+    name (`steps_to`; null where it was never reached), ``gradient`` (mean log gradient norm over
+    the first tenth of steps), ``gradient_easy`` (log of it at the first reading at which the first
+    goal is reached, or else at the end), and ``loss_K``, validation loss after K steps.
+    ``sources``: rows of ``reading``, ``start``, ``source``, ``mmd`` (MMD² to D*), ``parameters``
+    and ``random`` (squared distance to an optimum of this source and of fresh weights; the optimum
+    is trained from the common start where sources share it, else from a fresh one). ``matched``:
+    the same of ``parameters`` and ``random`` where the second source with its own start, the
+    optimum and the fresh weights are all reordered to match the first source: which order hidden
+    units have is chance. ``weights``: rows of ``reading``, ``start``, ``gamma`` (Theorem 3) and
+    ``oracle`` (nearest to the optimum, any sign).
     """
     data = world.spirals(seed)
     parts = {name: world.readings(data, seed)[name] for name in readings}
@@ -122,11 +120,7 @@ class Curve(NamedTuple):
 def trained_on(
     model: nn.Module, points: Split, validation: Split, epochs: int, rate: float, every: int
 ) -> Curve:
-    """Train networks side by side in place, on all points at once, and evaluate them on the way.
-
-    Every parameter has its M networks along the first axis, so that neither gradients nor Adam's
-    steps mix them.
-    """
+    """Train networks side by side in place, on all points at once, and evaluate them on the way."""
     rows: list[tuple[Tensor, ...]] = []
 
     def record(step: int, _: float = 0.0) -> None:
@@ -169,11 +163,7 @@ def spirals_goals(
     epochs: int = EPOCHS,
     learning_rate: float = RATE,
 ) -> Tables:
-    """Validation loss of training from scratch, which defines the goals.
-
-    Returns:
-        ``curves``: rows of ``step`` and ``judge`` (nats).
-    """
+    """``curves``: ``step`` and ``judge`` (nats) of scratch, which defines the goals."""
     check_tuning(seed)
     data, model = world.spirals(seed), side_by_side([initial("fresh", seed)])
     curve = trained_on(model, data.train, data.validation, epochs, learning_rate, EVERY)

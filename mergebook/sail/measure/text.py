@@ -1,12 +1,11 @@
 """SAIL's sweeps over γ in text (Anonymous, 2025, section 4.4, Figure 2).
 
-Where the paper has one curve, each study has one for every seed: a seed draws the held-out
-stretches, the starts, and the orders of training. All can be made larger by ``plan``. Rates are the
-best on a seed that no study uses: for sources and scratch, of 1e-3, 3e-3 and 6e-3, for retraining
-the nearer source, of 3e-4, 1e-3, 3e-3 and 6e-3. For 50 steps on thirds that is 1e-3, for 200 steps
-there, on mixtures and on another text 3e-3. With 512 byte pairs, width 64, depth 3 and sources of
-1,000 steps it is 3e-3 for sources and 1e-3 for retraining, of the three lower ones. All but
-`gamma_sweep` try `FACTORS` of these for every start.
+A seed draws the held-out stretches, the starts, and the orders of training. All can be made larger
+by ``plan``. Rates are the best on a seed that no study uses: for sources and scratch, of 1e-3, 3e-3
+and 6e-3, for retraining the nearer source, of 3e-4, 1e-3, 3e-3 and 6e-3. For 50 steps on thirds
+that is 1e-3, for 200 steps there, on mixtures and on another text 3e-3. With 512 byte pairs, width
+64, depth 3 and sources of 1,000 steps it is 3e-3 for sources and 1e-3 for retraining, of the three
+lower ones. All but `gamma_sweep` try `FACTORS` of these for every start.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,11 +69,10 @@ def gamma_sweep(
 ) -> Tables:
     """Loss on the last third of a text against γ, for sources of the other two (Figure 2b).
 
-    Returns:
-        ``curves``: rows of ``start``, ``gamma``, ``step``, ``choose``, ``judge`` (nats per token on
-        both halves of the held-out part); ``references``: the same of `REFERENCES`, less γ.
-        ``distances``: rows of ``split`` (``thirds``, ``random``), ``features``, MMD² ``first``
-        (of D_1 and D_t), ``second`` and ``between``, and ``gamma``, γ_1 of Eq. 11.
+    ``curves``: rows of ``start``, ``gamma``, ``step``, ``choose``, ``judge`` (nats per token on
+    both halves of the held-out part); ``references``: the same of `REFERENCES`, less γ.
+    ``distances``: rows of ``split`` (``thirds``, ``random``), ``features``, MMD² ``first`` (of D_1
+    and D_t), ``second`` and ``between``, and ``gamma``, γ_1 of Eq. 11.
     """
     for start in starts:
         check_choice("start", start, (*STARTS, *REFERENCES))
@@ -114,13 +112,9 @@ def overlap(
     cells: Sequence[Sequence[float]] = CELLS,  # α and β, with β ≤ (1 + α)/2
     plan: Mapping[str, Any] = {},  # sizes other than the usual ones, see `_corpus`
 ) -> Tables:
-    """The sweep where D_1 and D_2 share a part α of their blocks, and each β with D_t (Figure 2c).
+    """The sweep where D_1 and D_2 share α of their blocks, and each shares β with D_t (Figure 2c).
 
-    Thirds are those of `gamma_sweep`, replaced as `mergebook.sail.thirds.overlapped` does.
-
-    Returns:
-        ``curves``: rows of ``start``, ``alpha``, ``beta``, ``gamma``, ``step``, ``choose``,
-        ``judge``.
+    ``curves``: rows of ``start``, ``alpha``, ``beta``, ``gamma``, ``step``, ``choose``, ``judge``.
     """
     corpus = _corpus(source, start, {"rate": 1e-3, **plan}, 50)
     thirds = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks)]
@@ -145,13 +139,10 @@ def mixture(
     """The sweep for targets ρ D_1 + (1 − ρ) D_2, for which Theorem 3 says γ = ρ.
 
     D_1 and D_2 are two texts, or of one text the lowest and the highest third by mean token value.
-    Sources train on every second block of them, targets are mixed from the others; their held-out
-    blocks have the same shares.
-
-    Returns:
-        ``curves``: rows of ``start``, ``share``, ``method`` (``sweep``, or ``theorem`` for γ_1 by
-        MMD² of histograms, in 0..1), ``gamma``, ``step``, ``choose``, ``judge``. ``distances``:
-        rows of ``start``, ``share`` and what `gamma_sweep` has.
+    Sources see every second block, targets are mixed from the others. ``curves``: rows of
+    ``start``, ``share``, ``method`` (``sweep``, or ``theorem`` for γ_1 by MMD² of histograms, in
+    0..1), ``gamma``, ``step``, ``choose``, ``judge``. ``distances``: ``start``, ``share`` and what
+    `gamma_sweep` has.
     """
     corpus = _corpus(source, start, plan, 100)
     seen, fresh = divided(corpus, thirds=not others)
@@ -172,12 +163,11 @@ def cross_corpus(
 ) -> Tables:
     """The sweep for sources of two thirds of one text and another text as target (Figure 2d).
 
-    Returns:
-        ``curves``: rows of ``start``, ``target``, ``gamma``, ``step``, ``choose``, ``judge``.
-        ``arms``: the same with a ``method``: ``theorem`` (γ_1 by MMD² of histograms, in 0..1),
-        ``nearest source`` (by MMD², alone), ``uniform``, and ``scratch``, whose γ is null.
-        ``distances``: rows of ``start``, ``target`` and what `gamma_sweep` has. ``costs``: rows of
-        ``start``, ``target``, and FLOPs of a step, of the distances and of a source.
+    ``curves``: rows of ``start``, ``target``, ``gamma``, ``step``, ``choose``, ``judge``. ``arms``:
+    the same with a ``method``: ``theorem`` (γ_1 by MMD² of histograms, in 0..1), ``nearest source``
+    (by MMD², alone), ``uniform``, and ``scratch``, whose γ is null. ``distances``: rows of
+    ``start``, ``target`` and what `gamma_sweep` has. ``costs``: rows of ``start``, ``target``, and
+    FLOPs of a step, of the distances and of a source.
     """
     corpus = _corpus(source, start, plan, 100)
     thirds = mean_thirds(corpus.blocks[corpus.texts[0]])
@@ -208,13 +198,9 @@ def text_nearness(
 ) -> Tables:
     """Squared distances from an optimum of D_t, of sources of D_1 and D_2 and of random weights.
 
-    The optimum θ* is trained as sources are, from their common start where they share it, else from
-    one of its own.
-
-    Returns:
-        ``sources``: rows of ``start``, ``source`` (1, 2), ``parameters`` (squared distance of the
-        source from θ*) and ``random`` (of a network that was not trained, another one than all
-        starts).
+    ``sources``: rows of ``start``, ``source`` (1, 2), ``parameters`` (squared distance from θ*,
+    which begins where sources share their start, else apart) and ``random`` (of an untrained
+    network).
     """
     for start in starts:
         check_choice("start", start, STARTS[:2])
@@ -268,11 +254,7 @@ def _measured(
 def text_goals(
     source: Texts,  # its seed, one of tuning, from 1000; and texts: one
 ) -> Tables:
-    """Loss of training on a text from scratch, at the best rate, which defines its goals.
-
-    Returns:
-        ``curves``: rows of ``step``, ``choose`` and ``judge`` (nats per token).
-    """
+    """``curves``: ``step``, ``choose``, ``judge`` (nats per token) of scratch, for its goals."""
     check_tuning(source.seed)
     corpus = _read_often(_corpus(source, "shared", {}, 0), BUDGET)
     return {"curves": [*corpus.from_scratch(corpus.target(corpus.parted(corpus.texts[0])))]}
@@ -313,11 +295,7 @@ def trained_pair(corpus: Corpus, start: str, first: Tensor, second: Tensor) -> t
 def weighed(
     corpus: Corpus, parts: Sequence[Tensor], name: str, factor: float = 1.0
 ) -> dict[str, Any]:
-    """MMD² of D_1, D_2 and D_t, and Eq. 11.
-
-    Returns:
-        ``features``, ``first`` (of D_1 and D_t), ``second``, ``between`` and ``gamma``, γ_1.
-    """
+    """MMD² of D_1 to D_t (``first``), of D_2 to D_t, and ``between``; ``gamma``, γ_1 of Eq. 11."""
     samples = [_described(corpus, name, rows) for rows in parts]
     table = mmd_table(samples, bandwidth=factor * median_distance(samples))
     return {

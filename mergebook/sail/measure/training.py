@@ -149,11 +149,7 @@ class Corpus(Brief):
     def retrained(
         self, start: StateDict, target: Target, rate: float | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Losses of a start and after some steps on the target, all starts in one order.
-
-        Yields:
-            ``step``, and the losses in nats per token, ``choose`` and ``judge``.
-        """
+        """``step``, ``choose`` and ``judge`` (nats per token) of a start and after some steps."""
         model = self.model("shared")
         model.load_state_dict(dict(start))
         later = [step for step in self.plan.reads if step > 0]

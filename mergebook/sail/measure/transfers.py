@@ -109,11 +109,7 @@ class Transfer(Brief):
     def retrained(
         self, net: nn.Module, steps: Iterable[int], rate: float, split: Split | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Losses of a start and after some steps on the target.
-
-        Yields:
-            ``step``, the losses ``choose`` and ``judge`` in nats, and ``accuracy`` on the latter.
-        """
+        """``step`` and what `judged` gives, of a start and after some steps on the target."""
         later = [step for step in steps if step]
         states = self.trained(net, split or self.parts[TARGET], later, rate) if later else {}
         for step, state in {0: net.state_dict(), **states}.items():

@@ -27,10 +27,7 @@ def by_seed(table: pd.DataFrame, statistic: Callable[[pd.DataFrame], float]) -> 
 
 
 def flat(curves: pd.DataFrame, keys: Sequence[str], column: str = "judge") -> "pd.Series[bool]":
-    """Whether a curve over γ is flat, its range below what seeds differ by, in each cell.
-
-    Where it is, its lowest point says nothing.
-    """
+    """Whether a curve over γ is flat, its range below what seeds differ by, in each cell."""
 
     def is_flat(part: pd.DataFrame) -> bool:
         losses = part.pivot(index="seed", columns="gamma", values=column).to_numpy()
@@ -39,5 +36,4 @@ def flat(curves: pd.DataFrame, keys: Sequence[str], column: str = "judge") -> "p
         middle, half = interval(ranges.tolist())
         return middle - half <= 0
 
-    found: pd.Series[bool] = curves.groupby(list(keys))[["seed", "gamma", column]].apply(is_flat)
-    return found
+    return curves.groupby(list(keys))[["seed", "gamma", column]].apply(is_flat)

@@ -43,11 +43,7 @@ _ONE_SOURCE = [*_NO_SOURCE, *(name for name, arm in ARMS.items() if arm.weights 
 
 
 def curves(results: Sequence[str]) -> pd.DataFrame:
-    """All losses on the way, with costs and what was spent, ``flops``, by account B.
-
-    Returns:
-        A row per ``modality``, ``target`` (of pictures), seed, start, size, arm and step.
-    """
+    """Losses, costs and ``flops`` (B) by modality, target, seed, start, size, arm and step."""
     keys = [*_CELL, "arm"]
     rows = _loaded(results, "curves").drop_duplicates([*keys, "step"])
     rows = rows.merge(_loaded(results, "costs").drop_duplicates(keys), on=keys)
@@ -78,13 +74,11 @@ def _loaded(results: Sequence[str], part: str) -> pd.DataFrame:
 def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
     """Every arm by its steps to goals, and by its losses at scratch's cost.
 
-    Returns:
-        A row per ``modality``, ``target``, seed, start, size and ``arm``, with steps to each goal
-        that its cell has by its name (`steps_of`), ``step_flops``, ``added_flops``,
-        ``source_flops``, and where it has spent as much as scratch in all its
-        steps, by account B and on straight lines between readings, ``loss`` (nats), ``choose``, the
-        loss on the half that chooses, and ``accuracy`` (0..1). An arm that has spent less in all
-        counts at its end.
+    A row per ``modality``, ``target``, seed, start, size and ``arm``, with steps to each goal that
+    its cell has by its name (`steps_of`), ``step_flops``, ``added_flops``, ``source_flops``, and
+    where it has spent as much as scratch in all its steps, by account B and on straight lines
+    between readings, ``loss`` (nats), ``choose``, the loss on the half that chooses, and
+    ``accuracy`` (0..1). An arm that has spent less in all counts at its end.
     """
     rows = []
     for names, cell in curves(results).groupby(_CELL):
@@ -102,12 +96,7 @@ def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
 
 
 def finished(results: Sequence[str] = TEXT) -> pd.DataFrame:
-    """Return what every arm reaches after as many steps as scratch takes: cost as account A counts.
-
-    Returns:
-        A row per ``modality``, ``target``, seed, start, size and ``arm``, with ``loss`` (nats) and
-        ``accuracy`` (0..1).
-    """
+    """Return each arm's ``loss`` (nats) and ``accuracy`` after as many steps as scratch (A)."""
     table = curves(results)
     ends = table[table["arm"] == "scratch"].groupby(_CELL)["step"].max().rename("step")
     rows: pd.DataFrame = table.merge(ends.reset_index(), on=[*_CELL, "step"])
@@ -130,9 +119,8 @@ def best_baseline(rows: pd.DataFrame) -> str:
 def distances(results: Sequence[str] = PICTURES[:1]) -> pd.DataFrame:
     """MMD² of pictures and θ_1's weight.
 
-    Returns:
-        A row per modality, target, seed, start and size, with ``first`` and ``second``, from the
-        target to either source, ``distance``, the lesser of them, ``between`` and ``gamma``.
+    A row per modality, target, seed, start and size, with ``first`` and ``second``, from the target
+    to either source, ``distance``, the lesser of them, ``between`` and ``gamma``.
     """
     table = _loaded(results, "distances")
     nearer = table[["first", "second"]].min(axis=1)
@@ -146,11 +134,7 @@ def fading(table: pd.DataFrame) -> pd.Series:
 
 
 def nearness(table: pd.DataFrame) -> pd.DataFrame:
-    """Mean speed-up and nearness of the sources, minus MMD², of every target.
-
-    Returns:
-        By target, ``speed`` and ``near``.
-    """
+    """By target, mean ``speed`` and ``near``, minus MMD² of the nearer source."""
     rows = table.merge(distances(), on=_CELL)
     return rows.assign(near=-rows["distance"]).groupby("target")[["speed", "near"]].mean()
 
@@ -167,11 +151,7 @@ def speed_ups(
 
 
 def accounts(table: pd.DataFrame, goal: str) -> pd.DataFrame:
-    """`speed_ups` over scratch by all accounts, the fastest arm by account B first.
-
-    Returns:
-        The same rows, with ``arm`` and ``account``.
-    """
+    """`speed_ups` over scratch by ``arm`` and ``account``, the fastest arm by account B first."""
     speeds = pd.concat(
         speed_ups(table, goal, account, name).assign(arm=name, account=account)
         for name in table["arm"].unique()

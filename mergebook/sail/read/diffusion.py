@@ -92,10 +92,7 @@ def _costs(arm: study.Arm, steps: int) -> dict[str, float]:
 def paths(
     world: World, network: SiT, row: int, *, euler: int = 20, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """A latent's straight line to a noise, and the curve that a network takes from there.
-
-    Both are pictures at times 0, ¼, ½, ¾ and 1, ``(5, 3, 32, 32)``.
-    """
+    """A latent's line to a noise, and a network's way back, as five pictures ``(5, 3, 32, 32)``."""
     latent, label = world.latents[row : row + 1], world.labels[row : row + 1]
     seen: list[Tensor] = []
 

@@ -33,13 +33,10 @@ _Curve = tuple[np.ndarray, np.ndarray]
 
 
 def halved(curvatures: Mapping[str, Sequence[float]], goals: Sequence[float]) -> pd.DataFrame:
-    """What a start with half of another's excess J − J* saves: gradient descent on quadratics.
+    """Steps of gradient descent (rate 1/L) that a start with half of another's excess J − J* saves.
 
-    The rate is 1/L.
-
-    Returns:
-        A row per ``loss`` and ``goal``: ``scratch`` and ``warm``, the steps of both to it,
-        ``saved``, their difference, and ``factor``, their ratio.
+    A row per ``loss`` and ``goal``: steps of ``scratch`` and ``warm``, ``saved`` and their
+    ``factor``.
     """
     parts, aims = {}, np.asarray(goals)
     for name, own in curvatures.items():
@@ -54,12 +51,7 @@ def halved(curvatures: Mapping[str, Sequence[float]], goals: Sequence[float]) ->
 
 
 def curves() -> pd.DataFrame:
-    """All losses on the way, with costs.
-
-    Returns:
-        A row per ``modality``, seed, cell (``sources``, ``start``, ``maps``) and ``step``:
-        ``judge`` (nats), and ``step_flops``, ``added_flops``, ``source_flops``.
-    """
+    """Losses (``judge``, nats) and FLOPs, a row per ``modality``, seed, cell and ``step``."""
     parts = {}
     for modality, name in RESULTS.items():
         rows, costs = load_table(name, "curves"), load_table(name, "costs")
@@ -80,9 +72,8 @@ def curves() -> pd.DataFrame:
 def ends() -> pd.DataFrame:
     """Losses at equal cost: what scratch spends in as many steps as the others take.
 
-    Returns:
-        A row per modality, seed and cell: losses by account, ``A``, ``B`` and ``C``, on straight
-        lines between readings, NaN where the start alone costs more.
+    A row per modality, seed and cell: losses by account, ``A``, ``B`` and ``C``, on straight lines
+    between readings, NaN where the start alone costs more.
     """
     table = curves()
     last = table[table["sources"] > 0].groupby("modality")["step"].max()
@@ -101,12 +92,11 @@ def ends() -> pd.DataFrame:
 def saved() -> pd.DataFrame:
     """Steps saved against scratch, and factors, for losses from scratch's first reading to its end.
 
-    Returns:
-        A row per modality, seed, cell but scratch, and ``goal`` (nats): ``saved`` (steps), and
-        log₂ of scratch's FLOPs over one's own by account, ``A``, ``B`` and ``C``, where less than
-        the steps to the first reading count as these. NaN where one of both never gets there.
-        ``begun`` says whether a start is at the goal by then, ``often`` whether both sides get
-        there in enough seeds (`ENOUGH`), and in this one.
+    A row per modality, seed, cell but scratch, and ``goal`` (nats): ``saved`` (steps), and log₂ of
+    scratch's FLOPs over one's own by account, ``A``, ``B`` and ``C``, where less than the steps to
+    the first reading count as these. NaN where one of both never gets there. ``begun`` says whether
+    a start is at the goal by then, ``often`` whether both sides get there in enough seeds
+    (`ENOUGH`), and in this one.
     """
     table = curves()
     rows = []
@@ -139,12 +129,10 @@ def _beside_scratch(
 
 
 def leads() -> pd.DataFrame:
-    """Where a start is on scratch's way, and what it has saved in the end.
+    """Where a start is on scratch's way, and what it has saved in the end, by seed and cell.
 
-    Returns:
-        A row per modality, seed and cell but scratch: ``lead``, scratch's steps to the loss that
-        the start has; ``saved``, steps saved at the lowest loss that both reach, and ``factor``,
-        the ratio of steps there.
+    ``lead``: scratch's steps to the start's loss; ``saved`` steps at the lowest loss that both
+    reach, and ``factor``, the ratio of steps there.
     """
     rows = []
     for cell, own, _, rival, _ in _beside_scratch(curves()):
@@ -172,11 +160,10 @@ def _read(run: pd.DataFrame) -> tuple[_Curve, Costs]:
 def effects(account: str = "B") -> pd.DataFrame:
     """What each factor does to the loss at equal cost, with the others averaged over.
 
-    Returns:
-        A row per modality, seed and ``effect``, with ``factor`` (``merging``, ``maps`` or
-        ``start``) and ``loss``, a difference in nats: two sources less one, by start; maps less
-        mean padding, over one source and all starts of two; own starts less a shared one, and
-        matched less as they are, of two sources. Only maps that all have at this cost count.
+    A row per modality, seed and ``effect``, with ``factor`` (``merging``, ``maps`` or ``start``)
+    and ``loss``, a difference in nats: two sources less one, by start; maps less mean padding, over
+    one source and all starts of two; own starts less a shared one, and matched less as they are, of
+    two sources. Only maps that all have at this cost count.
     """
     table = ends()
     table = table[table["sources"] > 0]

@@ -104,10 +104,9 @@ def markov_texts(count: int, *, seed: int, text_seed: int = 0) -> Examples:
 def growths(case: Case, *, seed: int = 0) -> pd.DataFrame:
     """A case grown by every scheme, once wider and once deeper.
 
-    Returns:
-        Rows of ``grown`` ("wider" or "deeper"), ``scheme``, ``change`` (the largest of a logit,
-        over the largest logit), ``loss``, and ``kept``: the share of what the source has learned,
-        (random − loss) / (random − source). Schemes that do not fit the family are left out.
+    Rows of ``grown`` ("wider" or "deeper"), ``scheme``, ``change`` (the largest of a logit, over
+    the largest logit), ``loss``, and ``kept``: the share of what the source has learned, (random −
+    loss) / (random − source). Schemes that do not fit the family are left out.
     """
     learned = case.loss(case.source)
     rows = []
@@ -119,19 +118,14 @@ def growths(case: Case, *, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["grown", "scheme", "change", "loss", "kept"])
 
 
-def _sizes(source: nn.Module) -> dict[str, int]:
-    return {name: group.size for name, group in structure_of(source).groups.items()}
-
-
 def parting(seeds: Iterable[int], *, trained: int, steps: int = 40, every: int = 2) -> pd.DataFrame:
     """A GPT twice as wide, trained on from the starts of `PARTED`, on fresh texts of its chain.
 
-    Returns:
-        Rows of ``seed``, ``start``, ``step``, ``change`` (the largest of a logit from the source's,
-        over the largest logit), ``rank`` (of the stream before the last norm, over all test inputs,
-        by singular values above a thousandth of the largest), ``apart`` (distance of the two halves
-        of the token table over the table's norm; of copies, how far they are from each other) and
-        ``gain``: the source's test loss less one's own, in nats.
+    Rows of ``seed``, ``start``, ``step``, ``change`` (the largest of a logit from the source's,
+    over the largest logit), ``rank`` (of the stream before the last norm, over all test inputs, by
+    singular values above a thousandth of the largest), ``apart`` (distance of the two halves of the
+    token table over the table's norm; of copies, how far they are from each other) and ``gain``:
+    the source's test loss less one's own, in nats.
     """
     rows = []
     for seed in seeds:
@@ -169,7 +163,8 @@ def _parted(case: Case, start: str, seed: int) -> nn.Module:
 
 def zero_padded(source: nn.Module, target: nn.Module) -> dict[str, Tensor]:
     """A pre-norm transformer made wider with zeros, with no regard to its norms."""
-    sizes, structure, weights = _sizes(source), structure_of(target), source.state_dict()
+    sizes = {name: group.size for name, group in structure_of(source).groups.items()}
+    structure, weights = structure_of(target), source.state_dict()
     zeros = {
         (name, use): torch.eye(group.size, sizes[name], dtype=torch.float64)
         for name, group in structure.groups.items()

@@ -61,11 +61,10 @@ def perceptron_shares(
 ) -> pd.DataFrame:
     """The chain for small perceptrons trained on D_1, on D_2, and on every D* of ``shares``.
 
-    Returns:
-        Per ρ, beside ``start`` and ``seed``, the best γ_1 in ``parameters`` (nearest to θ*,
-        affine), in ``loss`` and ``trained`` (of `GAMMAS`, of least J_ρ before and after
-        retraining), and squared distances from θ*: ``nearest_source`` of both sources, ``random``
-        of the initial network of a further draw, ``normal`` of weights from N(0, 1), in the mean.
+    Per ρ, beside ``start`` and ``seed``, the best γ_1 in ``parameters`` (nearest to θ*, affine), in
+    ``loss`` and ``trained`` (of `GAMMAS`, of least J_ρ before and after retraining), and squared
+    distances from θ*: ``nearest_source`` of both sources, ``random`` of the initial network of a
+    further draw, ``normal`` of weights from N(0, 1), in the mean.
     """
     check_choice("start", start, STARTS)
     generator = torch.Generator().manual_seed(seed)
@@ -126,8 +125,7 @@ def _losses(nets: Nets, shares: Tensor, data: tuple[Tensor, Tensor]) -> Tensor:
     hidden = torch.einsum("nd,mhd->mnh", flat, nets["0.weight"]) + nets["0.bias"][:, None]
     outputs = torch.einsum("mnh,mh->mn", hidden.relu(), nets["2.weight"][:, 0]) + nets["2.bias"]
     each = softplus(-labels.reshape(-1) * outputs).reshape(len(outputs), 2, -1).mean(2)
-    mixed: Tensor = shares * each[:, 0] + (1 - shares) * each[:, 1]
-    return mixed
+    return shares * each[:, 0] + (1 - shares) * each[:, 1]
 
 
 def _train(nets: Nets, shares: Tensor, data: tuple[Tensor, Tensor], steps: int) -> Nets:

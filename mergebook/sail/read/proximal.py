@@ -14,9 +14,8 @@ PENALTY = 0.005  # λ of the logistic regression, its μ
 def descents(steps: int, *, seed: int = 0) -> tuple[pd.DataFrame, dict[str, float]]:
     """Gradient descent at η = 1/L from three starts, for logistic regression with a penalty.
 
-    Returns:
-        A row per step and start (``proximal``, ``nearest source``, ``random``): the ``excess`` loss
-        and Theorem 2's ``bound``. And η, μ, L, and per start the bound of Eq. 7.
+    A row per step and start (``proximal``, ``nearest source``, ``random``): the ``excess`` loss and
+    Theorem 2's ``bound``. And η, μ, L, and per start the bound of Eq. 7.
     """
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(400, 5, generator=generator, dtype=torch.float64)

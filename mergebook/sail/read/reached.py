@@ -14,10 +14,7 @@ FLOPS = ["step_flops", "added_flops", "source_flops"]
 
 
 def steps_of(curve: pd.DataFrame, goals: Mapping[str, float]) -> dict[str, float]:
-    """Steps of one run to each goal (nats), NaN where it is never reached.
-
-    ``first_step`` is that of the first reading after the start, and ``last`` that of the last.
-    """
+    """Steps of a run to each goal (nats; NaN if never), of its ``first_step`` and its ``last``."""
     rows = curve.sort_values("step")
     steps, losses = rows["step"].tolist(), torch.tensor(rows["judge"].to_numpy())
     found = {name: float(steps_to(steps, losses, nats)) for name, nats in goals.items()}
@@ -27,13 +24,9 @@ def steps_of(curve: pd.DataFrame, goals: Mapping[str, float]) -> dict[str, float
 def speed_ups(
     table: pd.DataFrame, goal: str, account: Account, own: str, rival: str = "scratch"
 ) -> pd.DataFrame:
-    """log₂ speed-up of one arm, or method, over another, of the cells that both have.
+    """log₂ ``speed`` of one arm, or method, over another, and `SIDES`, of the cells that both have.
 
-    A run that never reaches the goal counts as if at its ``last`` step. The table has what
-    `steps_of` gives, and `FLOPS`.
-
-    Returns:
-        Rows of the `KEYS` of the table, ``speed`` and `SIDES`.
+    A run that never reaches the goal counts as if at its ``last`` step; see `steps_of` and `FLOPS`.
     """
     names = table["arm" if "arm" in table else "method"]
     keys = [name for name in KEYS if name in table]

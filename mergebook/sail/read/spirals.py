@@ -1,8 +1,7 @@
 """What chapter 52 and the ledger read out of the study ``spirals``.
 
-SAIL's start is the average by Theorem 3's weights (``theorem``). Its rivals are ``scratch``, the
-source whose data are nearest to the target's alone (``nearest source``) and the plain mean
-(``uniform``).
+SAIL's start is the average by Theorem 3's weights (``theorem``); its rivals are ``scratch``, the
+source of the nearest data alone (``nearest source``) and the plain mean (``uniform``).
 """
 
 from collections.abc import Sequence
@@ -50,10 +49,9 @@ def curves(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One run of all weights, and the losses on the way from random weights to an optimum.
 
-    Returns:
-        Rows of ``gamma`` (NaN for scratch), ``step``, and on validation points ``loss``,
-        ``accuracy`` and ``gradient``. And rows of ``place`` and ``loss`` along straight lines: from
-        random weights (0) to the even average (1), and on to where it is after retraining (2).
+    Rows of ``gamma`` (NaN for scratch), ``step``, and on validation points ``loss``, ``accuracy``
+    and ``gradient``. And rows of ``place`` and ``loss`` along straight lines: from random weights
+    (0) to the even average (1), and on to where it is after retraining (2).
     """
     data = world.spirals(seed)
     parts = {reading: world.readings(data, seed)[reading]}
@@ -83,10 +81,7 @@ def sweep() -> pd.DataFrame:
 
 
 def compared() -> pd.DataFrame:
-    """A row per seed, reading, start and ``method``: those of `MERGED`, and ``scratch``.
-
-    It has what `reached.speed_ups` needs, ``first_step``, ``last`` and FLOPs among it.
-    """
+    """What `speed_ups` needs, by seed, reading, start and ``method``: `MERGED` and ``scratch``."""
     arms, sources = load_table(FILE, "arms"), load_table(FILE, "sources")
     nearer = sources.loc[sources.groupby(_KEYS)["mmd"].idxmin(), [*_KEYS, "source"]]
     chosen = nearer.assign(gamma=nearer["source"].map({1: 1.0, 2: 0.0})).drop(columns="source")
@@ -112,9 +107,8 @@ def compared() -> pd.DataFrame:
 def barriers() -> pd.DataFrame:
     """Losses at γ = ½ (``middle``) and their mean over γ = 0 and 1 (``ends``), in long form.
 
-    Returns:
-        Rows of ``seed``, ``reading``, ``start`` (with ``re-basin``, whose ends are those of
-        ``own``), ``steps`` of retraining, ``place`` and ``loss``.
+    Rows of ``seed``, ``reading``, ``start`` (with ``re-basin``, whose ends are those of ``own``),
+    ``steps`` of retraining, ``place`` and ``loss``.
     """
     table = sweep().drop(columns="loss")
     wide = table.melt([*_KEYS, "gamma"], [f"loss_{k}" for k in TIMES], "steps", "loss")
@@ -129,9 +123,8 @@ def barriers() -> pd.DataFrame:
 def nearness(result: str = FILE) -> pd.DataFrame:
     """Log squared distance to an optimum, of each source and of random weights, in long form.
 
-    Returns:
-        Rows of ``seed``, ``reading`` (of spirals), ``start``, ``source``, ``point`` (``source``,
-        ``random``) and ``log``.
+    Rows of ``seed``, ``reading`` (of spirals), ``start``, ``source``, ``point`` (``source``,
+    ``random``) and ``log``.
     """
     table = load_table(result, "sources")
     keys = [*(name for name in _KEYS if name in table), "number"]
@@ -141,11 +134,7 @@ def nearness(result: str = FILE) -> pd.DataFrame:
 
 
 def best_weights(table: pd.DataFrame, column: str = "loss_50") -> pd.DataFrame:
-    """The γ of least loss of each seed, reading and start, and whether it is near 0 or 1.
-
-    Returns:
-        Rows of ``seed``, ``reading``, ``start``, ``gamma`` and ``near``.
-    """
+    """The ``gamma`` of least loss by seed, reading and start, and whether it is ``near`` 0 or 1."""
     own = table[table["start"].isin(STARTS)]
     best = own.loc[own.groupby(_KEYS)[column].idxmin(), [*_KEYS, "gamma"]]
     return best.assign(near=is_near(best["gamma"])).reset_index(drop=True)
@@ -159,9 +148,8 @@ def is_near(gammas: pd.Series) -> pd.Series:
 def chain() -> pd.DataFrame:
     """Every source's distance of data, of parameters, and losses before and after retraining.
 
-    Returns:
-        Rows of ``seed``, ``start`` (with ``re-basin``, where parameters alone are not those of
-        ``own``), ``cell`` (reading and source), ``link`` (one of `LINKS`) and ``value``.
+    Rows of ``seed``, ``start`` (with ``re-basin``, where parameters alone are not those of
+    ``own``), ``cell`` (reading and source), ``link`` (one of `LINKS`) and ``value``.
     """
     sources, keys = load_table(FILE, "sources"), ["seed", "reading", "source"]
     own = sources[sources["start"] == "own"].drop(columns="parameters")

@@ -28,12 +28,7 @@ _DIRECTION = ["seed", "source", "target", "start"]
 
 
 def mixed() -> pd.DataFrame:
-    """γ of mixtures, and their losses after the last step.
-
-    Returns:
-        A row per ``parts`` (of `MIXTURES`), seed, start, share and ``method``, with ``gamma`` and
-        ``loss``: those of `MERGED` and ``best``.
-    """
+    """``gamma`` and ``loss`` in the end, by parts, seed, start, share and method (or ``best``)."""
     curves, distances = last(_mixtures("curves")), _mixtures("distances")
     nearer = (distances["first"] < distances["second"]).astype(float)
     sweep = curves[curves["method"] == "sweep"]
@@ -65,11 +60,7 @@ def slopes(table: pd.DataFrame, start: str, parts: str = "texts") -> pd.Series:
 
 
 def asymmetries() -> pd.DataFrame:
-    """Mean |ℓ(γ) − ℓ(1 − γ)| over the range of ℓ in all cells of a seed and start.
-
-    Returns:
-        A row per seed, start, step, ``alpha`` and ``beta``, with ``asymmetry``.
-    """
+    """Mean |ℓ(γ) − ℓ(1 − γ)| over ℓ's range in a seed and start, by step, ``alpha``, ``beta``."""
     keys = ["seed", "start", "step"]
     parts = []
     for _, curves in load_table(OVERLAP, "curves").groupby(keys):
@@ -86,11 +77,7 @@ def overlapping() -> pd.DataFrame:
 
 
 def falls(table: pd.DataFrame, start: str, step: int) -> pd.DataFrame:
-    """How asymmetry falls with each overlap, in each seed: minus its slopes in a plane, α < 1.
-
-    Returns:
-        Columns ``alpha`` and ``beta``, indexed by seed.
-    """
+    """How asymmetry falls with either overlap, by seed: minus its slopes in a plane, α < 1."""
     chosen = (table["start"] == start) & (table["step"] == step) & (table["alpha"] < 1)
     found = {}
     for seed, part in table[chosen].groupby("seed"):
@@ -106,13 +93,7 @@ def goals_of_text(name: str) -> dict[str, float]:
 
 
 def crossed() -> pd.DataFrame:
-    """Steps to the goals of a target in another text.
-
-    Returns:
-        A row per seed, ``source``, ``target``, start and ``method`` (those of `MERGED`, and
-        ``scratch``), with what `steps_of` gives, and FLOPs of a step, of the start and of its
-        sources.
-    """
+    """`steps_of` to goals of a target in another text, and FLOPs, by direction and ``method``."""
     keys = [*_DIRECTION, "method"]
     arms = _crossing("arms")
     goals = {name: goals_of_text(name) for name in arms["target"].unique()}
@@ -128,11 +109,7 @@ def crossed() -> pd.DataFrame:
 
 
 def interiors() -> pd.DataFrame:
-    """The best γ strictly between 0 and 1 (``interior``), and the better end (``end``).
-
-    Returns:
-        A row per seed, ``source``, ``target``, start and ``place``, with ``gamma`` and ``loss``.
-    """
+    """The best γ between 0 and 1 (``interior``) and the better ``end``, by seed and direction."""
     curves = crossing()
     inside = curves["gamma"].between(0, 1, inclusive="neither")
     parts = {"interior": curves[inside], "end": curves[curves["gamma"].isin([0.0, 1.0])]}

@@ -61,17 +61,14 @@ def last(curves: pd.DataFrame) -> pd.DataFrame:
 def best(curves: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """The row of least loss on the half that chooses, for each value of the keys."""
     places = curves.groupby(list(keys), sort=False)["choose"].idxmin()
-    table: pd.DataFrame = curves.loc[places].reset_index(drop=True)
-    return table
+    return curves.loc[places].reset_index(drop=True)
 
 
 def chosen(curves: pd.DataFrame) -> pd.DataFrame:
-    """The γ of least loss after the last step on one half, judged on the other.
+    """The ``gamma`` of least loss in the end on one half, judged on the other, by curve and seed.
 
-    Returns:
-        By tokens, start and seed: ``gamma``, and what it is better by, in nats, than the nearer
-        source alone, ``over_nearest``, the farther one, ``over_farther``, and the uniform average,
-        ``over_half``.
+    What it gains (nats) ``over_nearest`` source, ``over_farther``, and over the average,
+    ``over_half``.
     """
     keys = ["tokens", "start", "seed"]
     final = last(curves)

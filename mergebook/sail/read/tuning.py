@@ -100,10 +100,8 @@ def goals_for(modality: str, size: str, target: str = "") -> dict[str, float]:
 def excess() -> pd.DataFrame:
     """How much more an arm loses at its usual rate than at the best of a grid, in nats.
 
-    Returns:
-        A row per ``study`` (``arms`` or ``factorial``), ``modality``, size, start and arm:
-        ``choose`` in excess at the last step, a mean over tuning seeds and targets, the ``usual``
-        rate and the ``best``, and the ``tolerance``.
+    By ``study``, ``modality``, size, start and arm: ``choose`` in excess in the end (means over
+    tuning seeds and targets), the ``usual`` rate, the ``best``, and the ``tolerance``.
     """
     rows = pd.concat([_with_modality(load_table(name, "curves")) for name in GRIDS])
     rows = rows[rows["step"] == rows.groupby("modality")["step"].transform("max")]

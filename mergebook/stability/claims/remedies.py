@@ -15,16 +15,7 @@ import numpy as np
 from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, UNITS, Role
 from mergebook.plots import label
-from mergebook.stability.read.remedies import (
-    ALIKE,
-    EXPLAINED,
-    PLAIN,
-    by_matching,
-    by_way,
-    errors,
-    kind_name,
-    task_means,
-)
+from mergebook.stability.read import remedies
 
 TRAINED = "vision8-remedies-vit_small"
 REORDERED = "glyphs8-rebasin-mlp"
@@ -65,7 +56,7 @@ def before(load: Load) -> Iterator[Comparison]:
         yield _gain(says, kind, other, value, result=(TRAINED, "test"), role=role, **rows)
     pairs = load(REORDERED, "pairs")
     for pair, name in (("two tasks", "two tasks"), ("same task", "one task")):
-        compare: dict[str, Any] = {"result": partial(by_matching, pairs, pair)}
+        compare: dict[str, Any] = {"result": partial(remedies.by_matching, pairs, pair)}
         sides = ("matched", "as trained")
         role = "primary" if pair == "two tasks" else "secondary"
         for says, value, own, options in (
@@ -88,29 +79,29 @@ def uneven(load: Load) -> Iterator[Comparison]:
     merged = load(UNEVEN, "merged")
     kinds, rules = (merged[name].unique() for name in ("kind", "method"))
     for kind, rule, value in product(kinds, rules, UNITS):
-        result = partial(by_way, merged, kind=kind, method=rule)
+        result = partial(remedies.by_way, merged, kind=kind, method=rule)
         measured = {*result()["method"]}
-        words = f"{kind_name(kind)}, {label(rule)}"
+        words = f"{remedies.kind_name(kind)}, {label(rule)}"
         decides = rule == "average" and kind in STEPS and value == "loss"
         says = {way: f"{way} better" for way in ("per step", "per length", "equal")}
-        says = {ALIKE: "experts that are alike better than mixed ones"} | says
+        says = {remedies.ALIKE: "experts that are alike better than mixed ones"} | says
         for way in (each for each in says if each in measured):
             role: Role = "control"
-            if way == ALIKE:
+            if way == remedies.ALIKE:
                 role = "primary" if decides else "secondary"
             elif way != "per step" and rule != "average":
                 continue
             about: dict[str, Any] = {"trained": kind, "rule": rule}
             options: dict[str, Any] = {"result": result, "about": about, "role": role}
-            yield _gain(f"{words}: {says[way]}", way, PLAIN, value, **options)
+            yield _gain(f"{words}: {says[way]}", way, remedies.PLAIN, value, **options)
 
 
 def outliers(load: Load) -> Iterator[Comparison]:
     """T14: AdaMerging's coefficients against the heterogeneity of tasks."""
     cases: dict[str, Role] = {"task": "primary", "layer": "secondary"}
-    for (suite, result), (fine, role) in product(EXPLAINED.items(), cases.items()):
+    for (suite, result), (fine, role) in product(remedies.EXPLAINED.items(), cases.items()):
         table = load(result, "coefficients")
-        means = task_means(table, fine)
+        means = remedies.task_means(table, fine)
         means = means.assign(less=-means["coefficient"])
         compare = partial(comparison, about={"suite": suite, "by": fine})
         says = f"{suite}, coefficients by {fine}: −λ rises with ζ over the tasks"
@@ -127,9 +118,10 @@ def outliers(load: Load) -> Iterator[Comparison]:
 def mended(load: Load) -> Iterator[Comparison]:
     """T16: both errors with Surgery's modules and without."""
     cases: dict[str, Role] = {"test": "primary", "validation": "secondary", "train": "secondary"}
-    for (suite, result), (split, role) in product(EXPLAINED.items(), cases.items()):
+    for (suite, result), (split, role) in product(remedies.EXPLAINED.items(), cases.items()):
         about = {"suite": suite, "by": split}
-        rows: dict[str, Any] = {"result": errors(load(result, "test")).copy, "about": about}
+        table = remedies.errors(load(result, "test"))
+        rows: dict[str, Any] = {"result": table.copy, "about": about}
         sides, words = (f"surgery, {split}", "average"), f"{suite}, by {split} inputs"
         rises = f"rises by less than {NEAR_NATS} nats"
         for value, says, bound in (

@@ -1,12 +1,10 @@
 """What the stability framework's claims on measured merges compare: T1 to T5 and others.
 
 All read one sweep, a small vision transformer with Adam on eight tasks, where each parameter is
-changed while the others are usual; some read others as well: a narrow ResNet-18 with SGD, one of
-full width, and the transformer on fourteen and on twenty tasks. What is best is chosen on the other
+changed while the others are usual; some read others as well. What is best is chosen on the other
 seeds, among values that leave one to compare with: on validation examples where a result holds them
-(the average of the transformer on eight tasks), otherwise on test examples.
-
-The bound is about loss, so that loss is primary, and accuracy is secondary.
+(the average of the transformer on eight tasks), otherwise on test examples. The bound is about
+loss, so that loss is primary, and accuracy is secondary.
 """
 
 import math
@@ -285,8 +283,7 @@ def explosion(load: Load) -> Iterator[Comparison]:
 def trends(load: Load) -> Iterator[Comparison]:
     """T11: whether a sparsifying rule changes with the average as often as a linear one does.
 
-    Merges of the same experts agree more often than by chance, whatever the rule, so chance is not
-    a null hypothesis.
+    All merges of the same experts agree more often than by chance: that is no null hypothesis.
     """
     for net, value in product((VIT, FOURTEEN), UNITS):
         table = load(net.result, "merged")

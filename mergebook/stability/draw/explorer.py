@@ -1,8 +1,8 @@
 """The explorer of chapter 43: sliders that redraw exact errors and bounds in a reader's browser.
 
-The page is `assets/explorer.html`: a static figure and table first, which its script replaces by
-live ones. Nothing is loaded from elsewhere. Where all curvatures share their axes, each error is a
-sum over scalars: the page computes the formulas of `terms`, from the numbers of `as_data`.
+`assets/explorer.html` shows a static figure and table, which its script replaces by live ones, from
+the formulas of `terms` and the numbers of `as_data`: curvatures share their axes, so errors are
+sums.
 """
 
 import base64
@@ -119,22 +119,19 @@ def terms(tasks: Quadratics, plan: Training) -> dict[str, dict[str, float]]:
 def _table(values: dict[str, dict[str, float]]) -> str:
     head = '<thead><tr><th scope="col">term</th><th scope="col">value</th>'
     rows = [head + '<th scope="col">size, logarithmic</th></tr></thead><tbody>']
+    low, high = map(math.log10, SIZES)
     for group, (title, shade) in GROUPS.items():
         total = [("total", f"<strong>{title}</strong>", sum(values[group].values()))]
         parts = [(name, name, value) for name, value in values[group].items() if name != "total"]
         for key, text, value in total + parts:
+            share = (math.log10(abs(value) or SIZES[0]) - low) / (high - low)
+            width = 100 * min(1.0, max(0.0, share))
             rows.append(
                 f'<tr data-group="{group}" data-part="{key}" data-value="{value!r}">'
                 f"<td>{text}</td><td>{value:.3g}</td>"
-                f'<td><i style="background: {shade}; width: {_width(value):.0f}%"></i></td></tr>'
+                f'<td><i style="background: {shade}; width: {width:.0f}%"></i></td></tr>'
             )
     return "\n".join([*rows, "</tbody>"])
-
-
-def _width(value: float) -> float:
-    low, high = map(math.log10, SIZES)
-    share = (math.log10(abs(value) or SIZES[0]) - low) / (high - low)
-    return 100 * min(1.0, max(0.0, share))
 
 
 def _picture(seed: int) -> str:

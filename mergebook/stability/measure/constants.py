@@ -46,16 +46,12 @@ def stability(
 ) -> Tables:
     """The constants that the framework's bounds take, where a merge begins and ends.
 
-    At the pretrained model, at every expert and at the average: curvature, gradient noise, the
-    distances of the tasks' gradients, and f over its squared gradient. All on training examples.
-
-    Returns:
-        ``curvature``: rows of ``point``, ``of`` (``mean``, ``task`` or ``example``), ``task`` and
-        ``smoothness``. ``gradients``: rows of ``point``, ``task``, ``loss`` and, with half widths,
-        ``noise`` σ² and ``heterogeneity`` ζ² (``plugged_in`` is the biased one); ``largest`` σ.
-        ``points``: rows of ``point``, ``loss`` f, ``squared`` ‖∇f‖² on these examples and
-        ``unbiased``, ``dissimilarity`` κ² for equal weights. ``adam``: rows of ``task``,
-        ``steps``, ``residual`` and ``spread``, see `AdamSteps`.
+    On training examples. ``curvature``: rows of ``point``, ``of`` (``mean``, ``task`` or
+    ``example``), ``task`` and ``smoothness``. ``gradients``: rows of ``point``, ``task``, ``loss``
+    and, with half widths, ``noise`` σ² and ``heterogeneity`` ζ² (``plugged_in`` is the biased one);
+    ``largest`` σ. ``points``: rows of ``point``, ``loss`` f, ``squared`` ‖∇f‖² on these examples
+    and ``unbiased``, ``dissimilarity`` κ² for equal weights. ``adam``: rows of ``task``, ``steps``,
+    ``residual`` and ``spread``, see `AdamSteps`.
     """
     for point in points:
         if point not in POINTS:

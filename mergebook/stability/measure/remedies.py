@@ -1,10 +1,9 @@
 """Studies of the methods that Remark 4 of Li et al. (2026) explains by terms of the bound.
 
 Experts are trained for flat minima or linearised, so that they merge better. Git Re-Basin is said
-to lower the heterogeneity ζ_t of tasks. ζ_t belongs to the losses, and bounds their gradients at
-every θ; what can be measured is ‖∇f_t − ∇f‖ at one θ, so at a merge. AdaMerging is said to give
-outliers, tasks of a large ζ_t, less weight; Surgery to lower the optimisation error of a merge and
-to leave its generalisation error.
+to lower the heterogeneity ζ_t of tasks, of which ‖∇f_t − ∇f‖ can be measured at one θ, a merge.
+AdaMerging is said to give outliers, tasks of a large ζ_t, less weight; Surgery to lower the
+optimisation error of a merge and to leave its generalisation error.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,20 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Generator
 
-from mergebook.lab.comparison import (
-    adapted,
-    choices,
-    choose_wide,
-    cut,
-    distance,
-    examples_of,
-    first,
-    judged_alone,
-    merge_zoo,
-    problem_of,
-    scores,
-    sub_zoo,
-)
+from mergebook.lab import comparison
 from mergebook.lab.experts import judge_merges, train_experts
 from mergebook.lab.grids import FIRST_GRIDS
 from mergebook.lab.results import Rows, Tables
@@ -67,11 +53,10 @@ def remedies(
     Both remedies take two gradients where plain training takes one, so at equal cost they get half
     of its epochs; plain experts of that length stand beside them.
 
-    Returns:
-        ``test``: rows of ``kind``, ``method`` (also ``"individual"``), ``task``, ``accuracy`` and
-        ``loss``; ``chosen``: rows of ``kind``, ``method`` and ``settings``; ``sharpness``: rows of
-        ``kind``, ``task`` and ``sharpness``, the largest |eigenvalue| of the Hessian of a task's
-        training loss at its expert, in that expert's own network.
+    ``test``: rows of ``kind``, ``method`` (also ``"individual"``), ``task``, ``accuracy`` and
+    ``loss``; ``chosen``: rows of ``kind``, ``method`` and ``settings``; ``sharpness``: rows of
+    ``kind``, ``task`` and ``sharpness``, the largest |eigenvalue| of the Hessian of a task's
+    training loss at its expert, in that expert's own network.
     """
     if epochs < 2 or epochs % 2:
         raise ValueError(f"epochs is {epochs}, expected an even number above 0")
@@ -88,17 +73,17 @@ def remedies(
         recipe = replace(usual, epochs=length)
         experts = train_experts(start, fine_tune, recipe=recipe, radius=radius)
         made = replace(start, experts=experts)
-        problem = problem_of(made, examples)
+        problem = comparison.problem_of(made, examples)
         for name, expert in experts.items():
             loss = task_losses(problem, expert)[name]
             generator = Generator().manual_seed(zoo.suite.seed)
             sharp = smoothness([loss], generator=generator)
             tables["sharpness"].append({"kind": kind, "task": name, "sharpness": sharp})
-        tables["test"] += judged_alone(made, autocast=False, kind=kind)
+        tables["test"] += comparison.judged_alone(made, autocast=False, kind=kind)
         for method in methods:
-            best = choose_wide(made, method, FIRST_GRIDS[method])[0]
-            tables["chosen"] += choices({method: best}, kind=kind)
-            merges = {method: merge_zoo(method, made, **best)}
+            best = comparison.choose_wide(made, method, FIRST_GRIDS[method])[0]
+            tables["chosen"] += comparison.choices({method: best}, kind=kind)
+            merges = {method: comparison.merge_zoo(method, made, **best)}
             for name, row in judge_merges(made, merges, autocast=False):
                 tables["test"].append({**row, "kind": kind, "method": name})
     return tables
@@ -116,19 +101,16 @@ def rebasin(
 ) -> Tables:
     """Merges of two networks that begin alike or apart, before and after one is reordered.
 
-    Every task is trained twice, from two random starts under the same frozen head. Networks of the
-    same task from both starts are merged, networks of neighbouring tasks from both starts, and
-    networks of neighbouring tasks from one start.
+    Every task is trained twice, from two random starts under the same frozen head.
 
-    Returns:
-        ``pairs``: rows of ``pair`` (``same task``, ``two tasks``, ``one start``), ``task`` (of the
-        network that stays), ``matched`` (whether the other one was reordered), ``moved`` (share of
-        hidden units whose place changed), ``distance`` ‖θ_1 − θ_2‖/‖θ_1‖, ``accuracy`` (0..1) and
-        ``loss`` (nats) of the average, means over the pair's tasks, and ``barrier``, that loss less
-        the mean loss of both networks on these tasks. For two tasks also ``heterogeneity``, ζ² at
-        the average, without bias, and ``end``, ζ² at the second network, plugged in.
+    ``pairs``: rows of ``pair`` (``same task``, ``two tasks``, ``one start``), ``task`` (of the
+    network that stays), ``matched`` (whether the other one was reordered), ``moved`` (share of
+    hidden units whose place changed), ``distance`` ‖θ_1 − θ_2‖/‖θ_1‖, ``accuracy`` (0..1) and
+    ``loss`` (nats) of the average, means over the pair's tasks, and ``barrier``, that loss less the
+    mean loss of both networks on these tasks. For two tasks also ``heterogeneity``, ζ² at the
+    average, without bias, and ``end``, ζ² at the second network, plugged in.
     """
-    zoo = cut(zoo, pictures)
+    zoo = comparison.cut(zoo, pictures)
     names, seed = [*zoo.suite.tasks], zoo.suite.seed
 
     def trained_from(start: int) -> dict[str, dict[str, torch.Tensor]]:
@@ -151,7 +133,7 @@ def rebasin(
             "one start": ([name, other], trained[0][other]),
         }
         for pair, (tasks, second) in pairs.items():
-            part = sub_zoo(replace(zoo, experts=trained[0]), tasks)
+            part = comparison.sub_zoo(replace(zoo, experts=trained[0]), tasks)
             found = _compared(part, trained[0][name], second, examples, parts)
             rows += [{"pair": pair, "task": name, **row} for row in found]
     return {"pairs": rows}
@@ -171,7 +153,7 @@ def _compared(
         return {column: float(table[column].mean()) for column in ("accuracy", "loss")}
 
     def apart(state: StateDict) -> Estimate:
-        losses = [*task_losses(problem_of(zoo, examples), state).values()]
+        losses = [*task_losses(comparison.problem_of(zoo, examples), state).values()]
         return heterogeneity(gradient_products(losses, parts))[0]  # of two tasks it is the same
 
     ends = [judged(state)["loss"] for state in (first, second)]
@@ -203,38 +185,37 @@ def mechanisms(
     AdaMerging takes all test inputs, as its paper does. Surgery mends the average by the inputs of
     one split, the test split in its paper.
 
-    Returns:
-        ``coefficients``: rows of ``granularity``, ``task``, ``coefficient`` (λ_t, by layer the mean
-        over tensors), ``heterogeneity`` ζ_t² at θ_0 with its ``half_width`` over parts, the task's
-        ``loss`` there (nats) and its expert's ``distance`` ‖θ_t − θ_0‖. ``test``: rows of
-        ``method`` (``average``, ``adamerging``, ``surgery``, ``individual``), ``of`` (AdaMerging's
-        granularity, or the split whose inputs Surgery saw), ``task``, ``accuracy`` (0..1) and
-        ``loss`` (nats) on test examples, ``train_accuracy`` and ``train_loss`` on training ones.
+    ``coefficients``: rows of ``granularity``, ``task``, ``coefficient`` (λ_t, by layer the mean
+    over tensors), ``heterogeneity`` ζ_t² at θ_0 with its ``half_width`` over parts, the task's
+    ``loss`` there (nats) and its expert's ``distance`` ‖θ_t − θ_0‖. ``test``: rows of ``method``
+    (``average``, ``adamerging``, ``surgery``, ``individual``), ``of`` (AdaMerging's granularity, or
+    the split whose inputs Surgery saw), ``task``, ``accuracy`` (0..1) and ``loss`` (nats) on test
+    examples, ``train_accuracy`` and ``train_loss`` on training ones.
     """
     counts = dict.fromkeys(get_args(Part), pictures)
-    short = replace(zoo, suite=first(zoo.suite, **counts))
-    inputs = unlabelled(examples_of(zoo, None, "test"))
-    losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
+    short = replace(zoo, suite=comparison.first(zoo.suite, **counts))
+    inputs = unlabelled(comparison.examples_of(zoo, None, "test"))
+    losses = task_losses(comparison.problem_of(zoo, examples), zoo.pretrained)
     apart = heterogeneity(gradient_products([*losses.values()], parts))
     known: Rows = []
     for (name, loss), zeta in zip(losses.items(), apart, strict=True):
         row = {"task": name, "heterogeneity": zeta.value, "half_width": zeta.half_width}
         row["loss"] = float(loss.values().mean())
-        known.append({**row, "distance": distance(zoo, zoo.experts[name])})
+        known.append({**row, "distance": comparison.distance(zoo, zoo.experts[name])})
     tables = Tables(coefficients=[], test=[])
     for fine in granularities:
         options = {"steps": steps, "learning_rate": learning_rate, "granularity": fine}
-        result = adapted(zoo, "adamerging", inputs, **options)
+        result = comparison.adapted(zoo, "adamerging", inputs, **options)
         means = result.coefficients.mean(axis=1)
         tables["coefficients"] += [
             {"granularity": fine, "coefficient": float(means[row["task"]]), **row} for row in known
         ]
         tables["test"] += _judged(short, result, method="adamerging", of=fine)
-    average = merge_zoo("average", zoo)
+    average = comparison.merge_zoo("average", zoo)
     tables["test"] += _judged(short, Adapted(average), method="average", of="")
     for split in get_args(Part):
-        seen = unlabelled(examples_of(short, None, split))
-        result = adapted(zoo, "surgery", seen, start=average, steps=mending)
+        seen = unlabelled(comparison.examples_of(short, None, split))
+        result = comparison.adapted(zoo, "surgery", seen, start=average, steps=mending)
         tables["test"] += _judged(short, result, method="surgery", of=split)
     for name, expert in zoo.experts.items():
         tables["test"] += _judged(short, Adapted(expert), [name], method="individual", of="")
@@ -246,5 +227,5 @@ def _judged(
 ) -> Iterator[dict[str, Any]]:
     """On test and training examples, one row per task."""
     heads, names = {**zoo.heads, **result.heads}, [*(tasks or zoo.suite.tasks)]
-    for row in scores(zoo, result.state, heads, names, {"": "test", "train_": "train"}):
+    for row in comparison.scores(zoo, result.state, heads, names, {"": "test", "train_": "train"}):
         yield {**named, **row}

@@ -1,12 +1,10 @@
 """Stability measured: experts trained again with one example replaced (Li et al., 2026, Def. 2).
 
 For one task: s = (1/n) Σ_j E ‖A(D) − A(D^(j))‖². In D^(j) the j-th example is drawn again, and the
-training A keeps all else: start, order, head. Unlike the experts of a zoo, these are trained by
-plain SGD at a constant rate, for a number of steps, as Lemma 3 has it.
-
-`merge_stability` checks the bound of chapter 40 on one merge: E_G ≤ L/2 · S + √(S·V), in place of
-Lemma 1. S is measured by training its experts again, V and L at the merge, and E_G on examples that
-come from the same draw as the training examples.
+training A keeps all else: start, order, head. Experts are trained by plain SGD at a constant rate,
+for a number of steps, as Lemma 3 has it. `merge_stability` checks the bound of chapter 40 on one
+merge, E_G ≤ L/2 · S + √(S·V), in place of Lemma 1: S by training again, V and L at the merge, and
+E_G on examples from the same draw as the training examples.
 """
 
 import copy
@@ -61,15 +59,12 @@ def retraining(
 ) -> Tables:
     """How far an expert moves when one of its training examples is replaced.
 
-    Plain SGD with a constant rate, without momentum. One setting at a time differs from the
-    default; every training is looked at after each number of steps.
+    Plain SGD with a constant rate; one setting at a time differs from the default.
 
-    Returns:
-        ``moves``: rows of ``rate``, ``batch``, ``examples``, ``sampling`` (``drawn``, or ``epochs``
-        for whole shuffled ones), ``task``, ``steps``, ``stability`` s, its ``half_width`` over
-        pairs, ``chaos``, the squared distance from a training whose start differs by `NUDGE`, and
-        ``progress`` ‖θ_t − θ_0‖. ``noise``: rows of ``task``, ``noise`` σ² and
-        ``heterogeneity`` ζ² among all tasks of the suite, both at the pretrained model.
+    ``moves``: rows of ``rate``, ``batch``, ``examples``, ``sampling`` (``drawn``, or ``epochs`` for
+    whole shuffled ones), ``task``, ``steps``, ``stability`` s, its ``half_width`` over pairs,
+    ``chaos``, the squared distance from a training whose start differs by `NUDGE`, and ``progress``
+    ‖θ_t − θ_0‖. ``noise``: rows of ``task``, ``noise`` σ² and ``heterogeneity`` ζ² at θ_0.
     """
     usual: dict[str, Any] = {"rate": rate, "batch": batch, "examples": examples}
     usual["sampling"] = "drawn"
@@ -134,15 +129,11 @@ def merge_stability(
 ) -> Tables:
     """The average of experts, and all that the bound of its generalisation error is made of.
 
-    Experts are trained by plain SGD at a constant rate, on batches that are drawn again at every
-    step, as in the study `retraining`.
-
-    Returns:
-        ``experts``: rows of ``task``, ``steps``, ``stability`` s_t and its ``half_width`` over
-        pairs. ``merged``: rows of ``steps`` (0: the pretrained model), ``loss`` f on the training
-        examples, ``fresh_loss`` F, ``test_loss`` on the test split, ``second_moment`` V,
-        ``squared`` ‖∇f‖², ``smoothness`` L, the largest of the single examples, and
-        ``stability`` S = Σ s_t / T³. Losses are means over tasks, in nats.
+    ``experts``: rows of ``task``, ``steps``, ``stability`` s_t and its ``half_width`` over pairs.
+    ``merged``: rows of ``steps`` (0: the pretrained model), ``loss`` f on the training examples,
+    ``fresh_loss`` F, ``test_loss`` on the test split, ``second_moment`` V, ``squared`` ‖∇f‖²,
+    ``smoothness`` L, the largest of the single examples, and ``stability`` S = Σ s_t / T³. Losses
+    are means over tasks, in nats.
     """
     rows: Rows = []
     weights, moved = [], []
@@ -223,14 +214,10 @@ def retrained(
 
 
 def draw_rows(seen: Tensor, pairs: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Rows to replace, and what each of them counts in the mean over all rows.
+    """Rows to replace, and what each of them counts in the mean over all rows; both ``(pairs,)``.
 
-    A row that training has not met moves nothing. So first a checkpoint is drawn, and then one of
-    the rows that training had met there: with few steps, else, hardly a pair would differ.
-
-    Returns:
-        Rows and weights, both ``(pairs,)``. For numbers s_j that are 0 at rows never met, the mean
-        of weight · s_j has the expectation (1/n) Σ_j s_j.
+    A row that training has not met moves nothing: so a checkpoint is drawn, and then a row met by
+    then. For s_j that are 0 at rows never met, weight · s_j has the expectation (1/n) Σ_j s_j.
     """
     chances = (seen / seen.sum(1, keepdim=True)).mean(0)
     rows = torch.multinomial(chances, pairs, replacement=True, generator=generator)

@@ -1,16 +1,13 @@
 """How merges depend on their experts' training: steps, rate, batch, data, and number of tasks.
 
-The measurements of the stability framework (Li et al., 2026, "A Unified Generalization Framework
-for Model Merging", Figures 1 to 9), on training examples as well, so that optimisation and
-generalisation can be told apart. Experts are trained at a constant rate, so that a checkpoint after
-K steps is the expert of a training of K steps, and one training serves every K, every group of
-tasks and every method. A run is one setting with one seed; heads, test examples and groups are the
-same in all settings of a seed.
+The measurements of the stability framework (Li et al., 2026, Figures 1 to 9), on training examples
+as well, so that optimisation and generalisation can be told apart. Experts are trained at a
+constant rate, so that one training serves every K, every group of tasks and every method. A run is
+one setting with one seed; heads, test examples and groups are the same in all settings of a seed.
 
 `repeats` is the control to the law of the number of tasks (V-B5): does merging more experts hurt by
 itself? Experts of one task, with one head, differ in the order and in the half of the rows that
-they see: there is no heterogeneity of tasks among them. Beside them stand experts of different
-tasks, trained in the same way, and judged on the same task.
+they see; beside them stand experts of different tasks, judged on the same task.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -123,15 +120,13 @@ class Sweep:
 def scaling(zoo: Zoo, **settings: Any) -> Tables:
     """Experts and merges of one setting, after several numbers of steps; settings: `Sweep`.
 
-    Returns:
-        Rows with the setting's ``learning_rate``, ``batch_size`` and ``share``, with ``steps``,
-        ``task``, and on test examples ``accuracy`` (0..1) and ``loss`` (nats), and
-        ``train_accuracy`` and ``train_loss``. ``experts`` (of 0 steps: the pretrained model, on
-        every task), ``merged`` and ``joint``, what `multitask` reaches, have validation columns,
-        too. ``merged`` have ``method`` and ``group``, ``counts`` have ``method`` and ``count``;
-        both have ``distance``, ‖θ − θ_0‖, as experts have. ``stopped`` are averages of experts
-        that each stopped at the checkpoint with its least validation loss; ``steps`` is of the
-        task's own.
+    Rows with the setting's ``learning_rate``, ``batch_size`` and ``share``, with ``steps``,
+    ``task``, and on test examples ``accuracy`` (0..1) and ``loss`` (nats), and ``train_accuracy``
+    and ``train_loss``. ``experts`` (of 0 steps: the pretrained model, on every task), ``merged``
+    and ``joint``, what `multitask` reaches, have validation columns, too. ``merged`` have
+    ``method`` and ``group``, ``counts`` have ``method`` and ``count``; both have ``distance``, ‖θ −
+    θ_0‖, as experts have. ``stopped`` are averages of experts that each stopped at the checkpoint
+    with its least validation loss; ``steps`` is of the task's own.
     """
     plan, names = Sweep(**settings), list(zoo.suite.tasks)
     plan.check(len(names))
@@ -269,9 +264,8 @@ def repeats(
 ) -> Tables:
     """Averages of ever more experts of one task, and of different tasks, judged on that task.
 
-    Returns:
-        ``test``: rows of ``task``, ``kind`` (``same`` or ``different`` tasks; the judged task's
-        expert is in both), ``count``, ``accuracy`` (0..1) and ``loss`` (nats).
+    ``test``: rows of ``task``, ``kind`` (``same`` or ``different`` tasks; the judged task's expert
+    is in both), ``count``, ``accuracy`` (0..1) and ``loss`` (nats).
     """
     names = list(zoo.suite.tasks)
     if max(counts) > len(names):

@@ -92,12 +92,11 @@ def uneven(
     mean over the experts and divided by its own. Controls are merges of experts that were all
     trained in the one way, all in the other, and, of steps and rates, all with the mean of both.
 
-    Returns:
-        ``experts``: rows of the attributes of `Plan`, ``task``, ``distance`` ‖θ_t − θ_0‖,
-        ``accuracy`` (0..1) and ``loss`` (nats), on the expert's own task. ``merged``: rows of
-        ``kind``, of `contrasts`, ``method``, ``way`` (``"as they are"``, ``"per step"``, ``"per
-        length"``, and the controls ``"all first"``, ``"all second"`` and ``"equal"``), ``draw``,
-        ``task``, whether its expert is ``second``, ``accuracy`` and ``loss``.
+    ``experts``: rows of the attributes of `Plan`, ``task``, ``distance`` ‖θ_t − θ_0‖, ``accuracy``
+    (0..1) and ``loss`` (nats), on the expert's own task. ``merged``: rows of ``kind``, of
+    `contrasts`, ``method``, ``way`` (``"as they are"``, ``"per step"``, ``"per length"``, and the
+    controls ``"all first"``, ``"all second"`` and ``"equal"``), ``draw``, ``task``, whether its
+    expert is ``second``, ``accuracy`` and ``loss``.
     """
     if draws % 2:
         raise ValueError(f"draws is {draws}, expected an even number")
@@ -157,10 +156,7 @@ def draw_halves(names: Sequence[str], draws: int, seed: int) -> list[set[str]]:
 
 
 def rescaled(zoo: Zoo, amounts: Mapping[str, float]) -> Zoo:
-    """The zoo with every task vector times the mean of the amounts, over its own.
-
-    Its average is what `mergelib.rules.arithmetic.fednova` makes of these amounts as steps.
-    """
+    """The zoo with every task vector times the mean amount over its own, as in `fednova`."""
     mean = sum(amounts.values()) / len(amounts)
     start, own = zoo.pretrained, zoo.experts.items()
     moved = {name: lerp(start, expert, mean / amounts[name]) for name, expert in own}

@@ -46,15 +46,13 @@ def variance(
     "drop", DARE; and as controls, at 1/T only, "elect the minority", which keeps the wrong sign,
     and "shrink", which multiplies by the density. Statistics of BatchNorm stay the pretrained ones.
 
-    Returns:
-        ``variance``: for each ``operator`` and ``density``, with equal weights, ``raw``, the summed
-        variance over that of the task vectors, and ``relative``, `relative_variance` after it;
-        ``experts``, the share of experts with δ_t > 0 over all entries, and ``experts_zeroed``,
-        over those that are set to zero (Eq. 10); ``entries``, the share of zeroed entries that end
-        farther from the mean than they were; ``coordinates``, the share of coordinates with a
-        zeroed entry at which the variance rises. ``test``: rows of ``operator``, ``density``,
-        ``scale`` (``printed`` or ``chosen``), ``projection``, ``task``, ``accuracy`` and ``loss``
-        (nats).
+    ``variance``: for each ``operator`` and ``density``, with equal weights, ``raw``, the summed
+    variance over that of the task vectors, and ``relative``, `relative_variance` after it;
+    ``experts``, the share of experts with δ_t > 0 over all entries, and ``experts_zeroed``, over
+    those that are set to zero (Eq. 10); ``entries``, the share of zeroed entries that end farther
+    from the mean than they were; ``coordinates``, the share of coordinates with a zeroed entry at
+    which the variance rises. ``test``: rows of ``operator``, ``density``, ``scale`` (``printed`` or
+    ``chosen``), ``projection``, ``task``, ``accuracy`` and ``loss`` (nats).
     """
     zoo = cut(zoo, pictures)
     kept = {key: value for key, value in zoo.pretrained.items() if not is_statistic(key)}

@@ -43,11 +43,10 @@ def weighing(
 ) -> Tables:
     """Averages with weights where the bound is least, and with the best of some drawn ones.
 
-    Returns:
-        Rows of ``steps`` and ``guide``: ``equal``; ``bound``, where that is least for the experts'
-        own rate and steps; ``bound inside``, for the largest rate at which it holds; ``best of m``,
-        equal weights and m drawn ones, by mean validation loss. ``weights``: of each ``task`` its
-        ``weight``. ``test``: of each ``task`` ``accuracy`` (0..1) and ``loss`` (nats).
+    Rows of ``steps`` and ``guide``: ``equal``; ``bound``, where that is least for the experts' own
+    rate and steps; ``bound inside``, for the largest rate at which it holds; ``best of m``, equal
+    weights and m drawn ones, by mean validation loss. ``weights``: of each ``task`` its ``weight``.
+    ``test``: of each ``task`` ``accuracy`` (0..1) and ``loss`` (nats).
     """
     losses = [*task_losses(problem_of(zoo, examples), zoo.pretrained).values()]
     generator = Generator().manual_seed(stable_seed("weighing", zoo.suite.seed))

@@ -66,10 +66,7 @@ def laws(values: Mapping[Parameter, Sequence[float]], seeds: Sequence[int]) -> p
 def change(
     table: pd.DataFrame, parameter: Parameter, curves: Sequence[str] = TOTALS
 ) -> pd.DataFrame:
-    """By which factor truth and bounds change from a parameter's least to its largest value.
-
-    The geometric mean over seeds and the ends of its 95 % interval, one row per curve.
-    """
+    """By which ``factor`` truth and bounds change over a parameter's range; 95 % interval."""
     part = table[table["parameter"] == parameter].set_index(["value", "seed"])[list(curves)]
     logs, values = part.apply(np.log), part.index.unique("value")
     change = logs.loc[values.max()] - logs.loc[values.min()]
@@ -94,10 +91,9 @@ def survey(
 ) -> pd.DataFrame:
     """Exact error and bounds of every setting on many families, whose first tasks are merged.
 
-    Returns:
-        One row per family and setting: ``own``, ``turned``, ``seed``, the setting, ``progress``
-        (ηK), ``start``, the excess error of θ_0, `TOTALS`, the exact `PARTS`, and `HABIT`: how far
-        ηK is, in logarithms, from what was best on average in the *other* families of a kind.
+    One row per family and setting: ``own``, ``turned``, ``seed``, the setting, ``progress`` (ηK),
+    ``start``, the excess error of θ_0, `TOTALS`, the exact `PARTS`, and `HABIT`: how far ηK is, in
+    logarithms, from what was best on average in the *other* families of a kind.
     """
     rows: list[dict[str, Any]] = []
     grid: list[dict[Any, Any]] = [{**USUAL, **setting} for setting in settings]
@@ -221,8 +217,7 @@ def _merges(tasks: Quadratics, plan: Training, data: Tensor, generator: torch.Ge
     reach, batches = covered(tasks, plan)
     gap = tasks.centres + data - tasks.start
     moved = (reach * gap[:, :, None]).sum(-1) + _draw(batches, len(data), generator)
-    merged: Tensor = tasks.start + torch.einsum("t,mtd->md", plan.weights, moved)
-    return merged
+    return tasks.start + torch.einsum("t,mtd->md", plan.weights, moved)
 
 
 def weights_by(tasks: Quadratics, plan: Training, guide: Literal["truth", "repaired"]) -> Tensor:

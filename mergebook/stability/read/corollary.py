@@ -36,10 +36,7 @@ def beside_losses(variance: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:
 
 
 def links(changes: pd.DataFrame) -> pd.DataFrame:
-    """Spearman's correlation of the loss change with others over operators and densities, by seed.
-
-    The corollary says that those with ``raw`` and ``relative`` are positive.
-    """
+    """Spearman's correlation of the loss change with the rest, by seed; said to be positive."""
     own = changes[~changes["operator"].isin(CONTROLS)]
     ranks = own.groupby(["scale", "seed"])[[*MEASURES, "projection", "change"]].corr("spearman")
     wide = ranks["change"].unstack("seed").rename_axis(["scale", "measure"])

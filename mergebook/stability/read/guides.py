@@ -147,18 +147,13 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
-    """What each way to choose a setting loses against the best on test examples.
+    """What each way to choose a setting loses against the best on test examples, by seed.
 
-    With all data only, as nobody would choose less. Settings that a guide does not tell apart
-    count by their mean.
-
-    Returns:
-        One row per seed: `GUIDES`; `HABIT`, the ηK that was best in the other seeds; ``search``, by
-        the accuracy of all merges on training examples; ``experts`` and ``experts_loss``, by
-        accuracy and loss of single experts on validation examples; ``elsewhere``, by the test
-        accuracy of other seeds' merges; ``validated``, by the validation accuracy of all merges,
-        where it is known; ``default``, the study's, after `DEFAULT_STEPS`;
-        ``random``, the mean.
+    With all data only; settings that a guide does not tell apart count by their mean. `GUIDES`;
+    `HABIT`, the ηK that was best in the other seeds; ``search``, by training accuracy of all
+    merges; ``experts`` and ``experts_loss``, by single experts on validation examples;
+    ``elsewhere``, by other seeds' merges; ``validated``, by validation accuracy of all merges;
+    ``default``, the study's, after `DEFAULT_STEPS`; ``random``, the mean.
     """
     full = table[table["share"] == 1].set_index(["seed", *SETTING, "steps"])
     accuracy = full["accuracy"].unstack("seed")
@@ -188,8 +183,7 @@ def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
 
 def ranking(table: pd.DataFrame) -> pd.Series:
     """How well Theorem 3 ranks each seed's `settings`: its part of `correlations`."""
-    ranks: pd.Series = correlations(table)["theorem_3"]
-    return ranks
+    return correlations(table)["theorem_3"]
 
 
 def choosing(table: pd.DataFrame) -> pd.Series:
@@ -198,11 +192,9 @@ def choosing(table: pd.DataFrame) -> pd.Series:
 
 
 def fitted(table: pd.DataFrame, known: Mapping[int, Start], score: Score) -> pd.DataFrame:
-    """Settings with L, the constant that the paper does not give, fitted to the other seeds.
+    """Settings with Theorem 3 at the L of `FITTED` whose mean score on all other seeds is highest.
 
-    For each seed that value of `FITTED` counts whose mean score on all other seeds is highest. So
-    the bound gets as much from other seeds as a rival gets for its direction. It is added as
-    ``smoothness``; the other guides are left out.
+    So the bound gets as much from other seeds as a rival gets for its direction.
     """
     own = table.drop(columns=[name for name in GUIDES if name != "theorem_3"])
     tables = {smooth: with_smoothness(own, known, smooth) for smooth in FITTED}
@@ -238,10 +230,7 @@ def with_smoothness(table: pd.DataFrame, known: Mapping[int, Start], smooth: flo
 
 
 def predicted(known: Mapping[int, Start], *, noise_share: float = 0.0) -> pd.DataFrame:
-    """What `best_progress` says from gradients at θ_0, by seed.
-
-    ``distance`` ηK ‖∇f‖ is how far the average then is from θ_0 in the first order.
-    """
+    """`best_progress` from gradients at θ_0, by seed, and the first-order ``distance`` ηK ‖∇f‖."""
     rows = {}
     for seed, start in known.items():
         losses, length = start.losses, start.unbiased**0.5
@@ -253,10 +242,7 @@ def predicted(known: Mapping[int, Start], *, noise_share: float = 0.0) -> pd.Dat
 
 
 def best_lengths(table: pd.DataFrame, value: Literal["loss", "train_loss"]) -> pd.DataFrame:
-    """The K at which the average's loss is least, one row per seed and rate, all else usual.
-
-    Where it is the ``last`` that was tried, K is only bounded from below.
-    """
+    """K of the average's least loss by seed and rate, and whether it is the ``last`` one tried."""
     rows = at(table, learning_rate=None)
     groups = rows.groupby(["seed", "learning_rate"])
     best = rows.loc[groups[value].idxmin()].set_index(["seed", "learning_rate"])

@@ -21,12 +21,11 @@ def uneven(
 ) -> pd.DataFrame:
     """Four experts, two of which are trained ``times`` longer, over all six choices of the two.
 
-    Returns:
-        One row per seed and length, means over the six: ``seed``, ``progress``; the exact excess
-        error over that of θ_0 of the average, of FedNova, and of the average of experts trained for
-        ``equal`` lengths; ``shared``, ``surrogate``: the cosine of the average's way with the
-        downhill direction at θ_0 of f, and of the surrogate f̃; and ``nearer``: how often the
-        average is nearer to the minimum of f̃ than to that of f.
+    One row per seed and length, means over the six: ``seed``, ``progress``; the exact excess error
+    over that of θ_0 of the average, of FedNova, and of the average of experts trained for ``equal``
+    lengths; ``shared``, ``surrogate``: the cosine of the average's way with the downhill direction
+    at θ_0 of f, and of the surrogate f̃; and ``nearer``: how often the average is nearer to the
+    minimum of f̃ than to that of f.
     """
     rows = []
     for seed, length in product(seeds, lengths):

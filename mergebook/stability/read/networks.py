@@ -59,11 +59,7 @@ BACKBONES = {  # name to result of the study `stability`, and the rate that the 
 
 
 def backbones(records: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """Where the bound holds for pretrained networks, one row each; means over seeds.
-
-    The largest L measured at θ_0, the ``steps`` K at which ηLK is 1/8 there, and ``Theorem 3`` at
-    that edge, over f(θ_0).
-    """
+    """At θ_0: largest L, the ``steps`` K with ηLK = 1/8, and ``Theorem 3`` there over f(θ_0)."""
     rows = {}
     for name, record in records.items():
         rate, table = BACKBONES[name][1], pd.DataFrame(record["curvature"])
@@ -169,10 +165,7 @@ def sweeps(table: pd.DataFrame) -> dict[str, tuple[str, pd.DataFrame]]:
 
 
 def fits(table: pd.DataFrame) -> pd.DataFrame:
-    """Slopes of log s, and of the laws, against the log of what varies, by `sweeps` and seed.
-
-    A distance that is not above ``chaos``, what rounding alone may do, is left out.
-    """
+    """Slopes of log s above ``chaos`` and of the laws against the log of what varies, by seed."""
     fitted, fields = {}, ["stability", *LAWS]
     for name, (column, part) in sweeps(table).items():
         for seed, own in part[part["stability"] > part["chaos"]].groupby("seed"):
@@ -193,11 +186,10 @@ def slopes(table: pd.DataFrame) -> pd.DataFrame:
 def bounded(merged: pd.DataFrame) -> pd.DataFrame:
     """E_G of a merge and what bounds make of S, V, L and ∇f at the same merge.
 
-    Returns:
-        One row per number of steps, means over seeds, in nats: ``error``, E_G on fresh examples
-        above that of the pretrained model on the same examples, whose expectation is 0, with its
-        95 % ``half_width``; ``root`` √(S·V); ``bound`` √(S·V) + L/2 · S; and ``lemma_1``,
-        √S ‖∇f‖ + L/2 · S, the least value over γ of the paper's Lemma 1.
+    One row per number of steps, means over seeds, in nats: ``error``, E_G on fresh examples above
+    that of the pretrained model on the same examples, whose expectation is 0, with its 95 %
+    ``half_width``; ``root`` √(S·V); ``bound`` √(S·V) + L/2 · S; and ``lemma_1``, √S ‖∇f‖ + L/2 · S,
+    the least value over γ of the paper's Lemma 1.
     """
     gap = merged["fresh_loss"] - merged["loss"]
     start = merged[merged["steps"] == 0].assign(gap=gap).set_index("seed")["gap"]

@@ -26,11 +26,7 @@ def training_gains(
 
 
 def by_way(merged: pd.DataFrame, *, kind: str, method: str) -> pd.DataFrame:
-    """Means over draws, with the ways of treating task vectors as ``method``.
-
-    ``alike`` is the mean of two merges, of experts all trained in the one way, and all in the
-    other.
-    """
+    """Means over draws by way, as ``method``; ``alike`` merges were all trained in one way."""
     own = merged[(merged["kind"] == kind) & (merged["method"] == method)]
     own = own.assign(method=own["way"].replace(["all first", "all second"], ALIKE))
     keys = ["method", "seed", "task"]
@@ -85,10 +81,7 @@ def task_means(coefficients: pd.DataFrame, granularity: str) -> pd.DataFrame:
 
 
 def errors(test: pd.DataFrame) -> pd.DataFrame:
-    """A model's rows with both errors, as far as they can differ between models (nats).
-
-    The training loss is E_O but for a constant; test loss less training loss is E_G.
-    """
+    """A model's rows with E_O (its training loss, up to a constant) and E_G, in nats."""
     names = test["method"] + test["of"].map(lambda of: f", {of}" if of else "")
     gap = test["loss"] - test["train_loss"]
     return test.assign(method=names, optimisation=test["train_loss"], generalisation=gap)

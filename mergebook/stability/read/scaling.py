@@ -1,8 +1,7 @@
 """What the chapter on scaling laws reads off the study `scaling`: one parameter at a time.
 
-The unit is the seed: a seed's value is the mean over its groups of tasks, and over tasks. What is
-best is chosen on the other seeds. Of a merge, E_G is test loss minus training loss, and E_O is the
-training loss, up to the floor that all settings share.
+The unit is the seed, in the mean over its groups and tasks; what is best is chosen on the other
+seeds. E_G is test loss minus training loss, and E_O the training loss, up to one floor for all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -93,10 +92,7 @@ def told(values: pd.Series, digits: int = 1) -> str:
 
 
 def curve(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
-    """``mean`` and ``half_width`` over seeds against a column, whose values are the index.
-
-    Half widths of one seed are NaN.
-    """
+    """``mean`` and ``half_width`` over seeds (NaN of one) against a column, which is the index."""
     wide = abs(_sign(value)) / _sign(value) * spread(rows, column, value)
     if rows["seed"].nunique() == 1:
         return pd.DataFrame({"mean": wide.mean(), "half_width": np.nan})
@@ -135,10 +131,7 @@ def agreement(merged: pd.DataFrame, method: str, value: str = "accuracy") -> pd.
 
 
 def sweeps(merged: pd.DataFrame) -> list[dict[str, Any]]:
-    """One parameter at a time, each at the largest number of steps that all its values have.
-
-    What to give to `at`: the parameter as None, and the steps.
-    """
+    """For `at`: one parameter at a time as None, at the most steps that all its values have."""
     found: list[dict[str, Any]] = [{"steps": None}]
     for name in SETTING:
         rows = at(merged, method="average", **{name: None})
@@ -180,12 +173,11 @@ def beside_theory(
 ) -> dict[str, pd.DataFrame]:
     """E_G of the average against every parameter, and what the bounds make of it.
 
-    Returns:
-        Parameter to a table that is indexed by it: ``mean`` and ``half_width`` of E_G over seeds,
-        above the pretrained model's, in nats, and `LAWS`. ``printed`` is in proportion to Lemma 3;
-        ``root`` to √s, which is all of √(S·V) that training settings change if V is the same for
-        all; ``root_loss`` to √(s·f) with the training loss f that was measured, as V ≤ 2Lf. Each
-        law has one factor, fitted by least squares to all settings at the usual rate.
+    Parameter to a table that is indexed by it: ``mean`` and ``half_width`` of E_G over seeds, above
+    the pretrained model's, in nats, and `LAWS`. ``printed`` is in proportion to Lemma 3; ``root``
+    to √s, which is all of √(S·V) that training settings change if V is the same for all;
+    ``root_loss`` to √(s·f) with the training loss f that was measured, as V ≤ 2Lf. Each law has one
+    factor, fitted by least squares to all settings at the usual rate.
     """
     gains, tables = gained(averages, experts), {}
     for varied in sweeps(gains):

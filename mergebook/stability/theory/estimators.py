@@ -1,13 +1,12 @@
 """Estimates of the constants in bounds, on examples that one has.
 
 The framework of Li et al. (2026) assumes a smoothness L, gradient noise σ_t and heterogeneity ζ_t
-at *every* point (Assumptions 1 to 3). What can be measured are their values at some points on some
-examples, so each is a lower estimate of what is assumed. Below a `TaskLoss` is a task's mean loss
-f_t around a point θ, its gradients being those at θ; d counts the parameters, T the tasks.
+at *every* point (Assumptions 1 to 3). Measured at some points on some examples, each is a lower
+estimate. A `TaskLoss` is a task's mean loss f_t around θ; d counts parameters, T the tasks.
 
 Squared lengths of mean gradients are overestimated by their noise: E ‖ĝ‖² = ‖g‖² + σ²/n. From m
-disjoint parts of the examples there are m independent estimates ĝ_1 … ĝ_m, and the mean of
-⟨ĝ_a, ĝ_b⟩ over a ≠ b has the right expectation.
+disjoint parts of the examples there are m independent estimates ĝ_1 … ĝ_m, and the mean of ⟨ĝ_a,
+ĝ_b⟩ over a ≠ b has the right expectation.
 """
 
 import math
@@ -125,20 +124,14 @@ def squared_length(products: Tensor, combination: Tensor) -> Estimate:
 
 
 def heterogeneity(products: Tensor) -> list[Estimate]:
-    """ζ_t² = ‖∇f_t − ∇f‖² of every task, at this point (Li et al., 2026, Assumption 3).
-
-    It belongs to the group: f is the mean of these tasks' losses.
-    """
+    """ζ_t² = ‖∇f_t − ∇f‖² of every task, f being the mean of these tasks (Assumption 3)."""
     count = len(products)
     each = torch.eye(count, dtype=products.dtype) - 1 / count
     return [squared_length(products, row) for row in each]
 
 
 def dissimilarity(products: Tensor, weights: Tensor) -> Estimate:
-    """κ² = Σ_t ω_t ‖∇f_t − ∇f̃‖² around f̃ = Σ_t ω_t f_t (Li et al., 2026, Lemma 4).
-
-    At most Σ_t ω_t ζ_t², the second moment around another centre.
-    """
+    """κ² = Σ_t ω_t ‖∇f_t − ∇f̃‖² around f̃ = Σ_t ω_t f_t (Lemma 4): at most Σ_t ω_t ζ_t²."""
     each = torch.eye(len(weights), dtype=products.dtype) - weights
     squares = torch.stack([_combined(products, row) for row in each])
     return _off_diagonal((weights[:, None, None] * squares).sum(0))
@@ -176,9 +169,6 @@ def _off_diagonal(table: Tensor) -> Estimate:
 # From gradients to losses
 
 
-def pl_constant(values: Tensor, squares: Tensor, smoothness: float, floor: float = 0.0) -> float:
-    """C of Assumption 5, f − f(θ̂) ≤ C ‖∇f‖², over points: the largest ratio, at least 1/(2L)."""
-    if not bool((values >= floor).all()):
-        least = float(values.min())
-        raise ValueError(f"floor is {floor}, expected at most {least:g}, a value of f")
-    return max(float(((values - floor) / squares).max()), 1 / (2 * smoothness))
+def pl_constant(values: Tensor, squares: Tensor, smoothness: float) -> float:
+    """C of Assumption 5, f − f(θ̂) ≤ C ‖∇f‖², for f(θ̂) = 0: the largest ratio, at least 1/(2L)."""
+    return max(float((values / squares).max()), 1 / (2 * smoothness))

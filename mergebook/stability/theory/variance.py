@@ -3,9 +3,7 @@
 Task vectors Δ_t = θ_t − θ_0 are the rows of a table, ``(T, n)``, with merging weights w_t (the
 paper's λ_t) that are not negative and sum to 1. With the mean Δ̄ = Σ_t w_t Δ_t, the variance at
 coordinate j is v_j = Σ_t w_t (Δ_tj − Δ̄_j)². The paper takes it for the heterogeneity ζ² of the
-losses, and says that masks lower it. `trim_rows`, `elect_rows` and, with rescaling,
-`mergelib.rules.sparse.drop_and_rescale` are these masks; chapter 41 of the book proves what each
-of them does.
+losses, and says that masks lower it; chapter 41 of the book proves what each of them does.
 """
 
 import torch

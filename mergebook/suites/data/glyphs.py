@@ -1,9 +1,9 @@
 """Picture tasks rendered from the DejaVu fonts that come with matplotlib: no download.
 
-Each task is one script (Greek, Braille, chess pieces, …) in a medium of its own (ink, emboss,
-wood, …). A glyph is drawn once per font face at high resolution; samples are made from these masks
-by random affine maps, the medium, and noise: the same seed gives the same pictures. Where at least
-three faces have a glyph one of them is kept out of training and seen in the test split only.
+Each task is one script (Greek, Braille, chess pieces, …) in a medium of its own (ink, emboss, wood,
+…). A glyph is drawn once per font face; samples are made from these masks by random affine maps,
+the medium, and noise: the same seed gives the same pictures. Where at least three faces have a
+glyph one of them is kept out of training and seen in the test split only.
 """
 
 import functools
@@ -30,17 +30,9 @@ Rendered = tuple[tuple[str, ...], list[tuple[Tensor, Tensor]]]  # class names; i
 
 # In this order the last face that has a glyph is the one held out of training.
 FACES = (
-    "DejaVuSans",
-    "DejaVuSans-Bold",
-    "DejaVuSerif",
-    "DejaVuSansMono",
-    "DejaVuSerif-Bold",
-    "DejaVuSansMono-Bold",
-    "DejaVuSans-Oblique",
-    "DejaVuSansMono-Oblique",
-    "DejaVuSans-BoldOblique",
-    "DejaVuSerif-BoldItalic",
-    "DejaVuSerif-Italic",
+    *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSerif", "DejaVuSansMono", "DejaVuSerif-Bold"),
+    *("DejaVuSansMono-Bold", "DejaVuSans-Oblique", "DejaVuSansMono-Oblique"),
+    *("DejaVuSans-BoldOblique", "DejaVuSerif-BoldItalic", "DejaVuSerif-Italic"),
 )
 
 

@@ -102,10 +102,7 @@ def read_part(folder: Path, prefix: str, like: StateDict) -> dict[str, Tensor]:
 def zoo_of_files(
     suite: Suite, network: nn.Module, folder: Path, files: Mapping[str, Path], prefix: str
 ) -> Zoo:
-    """A zoo, without heads, of a pretrained network from a folder and of its experts in others.
-
-    Experts are read by `read_part`, and lie where the network does.
-    """
+    """A zoo without heads: a pretrained network from a folder, and experts by `read_part`."""
     pretrained = {key: value.clone() for key, value in network.state_dict().items()}
     experts = {}
     for task, file in files.items():

@@ -1,9 +1,8 @@
 """Media: how a glyph's coverage becomes a picture.
 
-A medium takes coverages `mask` of shape (N, 1, 32, 32) in [0, 1] and a random generator and
-returns pictures of shape (N, 3, 32, 32) in about [0, 1]. Every suite task has a medium of its
-own; the few plain ones at the end serve pretraining, so that the tasks' media stay new to it.
-Colours are (red, green, blue) in [0, 1].
+A medium takes coverages `mask` of shape (N, 1, 32, 32) in [0, 1] and a generator, and returns
+pictures (N, 3, 32, 32) in about [0, 1]; colours are (red, green, blue) in [0, 1]. Every suite task
+has a medium of its own; the plain ones at the end serve pretraining, to which tasks' media are new.
 """
 
 import math

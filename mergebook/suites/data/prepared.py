@@ -1,11 +1,10 @@
 """Prepared image sets: where they are found, how they are read, checked and made.
 
-A prepared set is one file ``NAME.npz`` with the arrays ``train_images`` and ``test_images``
-(uint8, N x H x W x C, C = 1 grey or 3 colour), ``train_labels`` and ``test_labels`` (integers
-from 0) and ``class_names``. It is looked for in the folder given as ``data``, else in the folder
-named by the environment variable ``MERGELIB_DATA``, then in the cache; a set that torchvision
-offers is otherwise downloaded and written to the cache in this schema. Whatever the stored size,
-`load_arrays` hands out uint8 tensors of shape (N, 3, 32, 32).
+A prepared set is one file ``NAME.npz`` with the arrays ``train_images`` and ``test_images`` (uint8,
+N x H x W x C, C = 1 grey or 3 colour), ``train_labels`` and ``test_labels`` (integers from 0) and
+``class_names``. It is looked for in the folder given as ``data``, else in that of the environment
+variable ``MERGELIB_DATA``, then in the cache; a set that torchvision offers is otherwise downloaded
+to the cache. `load_arrays` returns uint8 tensors of shape (N, 3, 32, 32).
 """
 
 import io

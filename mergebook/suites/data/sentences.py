@@ -1,10 +1,9 @@
 """Sentences to classify: eight public sets of opinions, questions, news and requests.
 
-A set is one file ``sentences/NAME.tsv`` (UTF-8, tab-separated) in the folders where prepared sets
-are looked for, else it is made in the cache of what a public repository holds. Its header is
-``split, label, text``; a split is ``train`` or ``test``, and a label is a name in words. White
-space is squeezed, and bytes that are not UTF-8 are kept as U+FFFD. Of sets without official splits,
-a random quarter is for testing.
+A set is one file ``sentences/NAME.tsv`` (UTF-8, tab-separated) where prepared sets are looked for,
+else it is made in the cache of what a public repository holds. Its header is ``split, label,
+text``; a split is ``train`` or ``test``, a label a name in words. White space is squeezed, other
+bytes than UTF-8 become U+FFFD. Of sets without official splits, a random quarter is for testing.
 """
 
 import csv

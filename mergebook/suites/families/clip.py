@@ -2,11 +2,10 @@
 
 The tasks are those of Ilharco et al. (2023) and Wang et al. (2024), the experts FusionBench's (Tang
 et al., arXiv:2406.03280): vision towers of OpenAI's CLIP (Radford et al. 2021), fine-tuned on the
-training part of each data set under the frozen text tower. FusionBench's data sets on the hub are
-taken too, because there is no leak only with the parts that the experts were trained on (EuroSAT
-and SUN397 have no official ones), in the orientation that they saw. As there, what is merged is the
-vision tower up to its pooled token; the projection into the space of texts stays the pretrained one
-and belongs to the frozen model. Needs the extra ``hub`` (transformers, datasets).
+training part of each data set under the frozen text tower. FusionBench's data sets are taken too,
+because only the parts that the experts were trained on leak nothing (EuroSAT and SUN397 have no
+official ones). The vision tower is merged up to its pooled token; the projection into the space of
+texts stays the pretrained one. Needs the extra ``hub`` (transformers, datasets).
 """
 
 from collections.abc import Mapping, Sequence
@@ -83,10 +82,7 @@ class VisionTower(nn.Module):
 def zero_shot_head(
     clip: Any, tokenizer: Any, class_names: Sequence[str], templates: Sequence[str]
 ) -> Head:
-    """The classifier of CLIP's text tower (Radford et al. 2021, section 3.1.4).
-
-    A class's direction is the mean of the normalised embeddings of its sentences.
-    """
+    """CLIP's text classifier (Radford et al. 2021, 3.1.4): means of normalised embeddings."""
     prompts = [template.format(name) for name in class_names for template in templates]
     device = clip.text_projection.weight.device
     length = clip.config.text_config.max_position_embeddings

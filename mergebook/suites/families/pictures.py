@@ -71,10 +71,7 @@ def rendered_sets(
 
 
 def load_digits(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) -> LoadedTask:
-    """The 8 x 8 digits 0-4 or 5-9; every fourth picture of them is for testing.
-
-    Nothing is read from the folder of data.
-    """
+    """The 8 x 8 digits 0-4 or 5-9 of scikit-learn; every fourth picture is for testing."""
     from sklearn import datasets
 
     bunch = datasets.load_digits()

@@ -112,11 +112,6 @@ def test_a_kernel_has_the_curves_of_its_folded_matrix() -> None:
     assert found.equals(expected)
 
 
-def test_bad_norm() -> None:
-    with pytest.raises(ValueError, match="norm is 'l1'"):
-        interference([spectrum(task) for task in matrices()], norm="l1")  # type: ignore[arg-type]
-
-
 def test_bound_by_hand() -> None:
     """Two rank-one tasks that read the same direction, one input each."""
     left, right = torch.eye(4)[0], torch.eye(5)[1]

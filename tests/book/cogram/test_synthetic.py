@@ -132,18 +132,3 @@ def test_starts_and_repetition() -> None:
     for first, second in zip(*runs, strict=True):
         assert all(torch.equal(first[key], second[key]) for key in first)
     assert not torch.equal(runs[0][0]["0.weight"], runs[0][1]["0.weight"])
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"classes": 0}, "classes must be at least 1, got 0"),
-        ({"test_size": 0}, "test_size must be at least 1, got 0"),
-        ({"shift": (2.0, 1.0)}, r"shift is \(2.0, 1.0\), expected 0 <= low <= high"),
-        ({"noise": -1.0}, "noise is"),
-        ({"tangent": (0.0, math.nan)}, "tangent is"),
-    ],
-)
-def test_bad_input(options: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        synthetic_pair(0, **options)

@@ -23,7 +23,6 @@ from mergebook.lab.comparison import (
     merged_grid,
     points,
     problem_of,
-    score_grid,
 )
 from mergebook.lab.grids import GRIDS, Grid
 from mergebook.suites.zoo import Zoo
@@ -100,8 +99,6 @@ def test_choose_takes_the_best_on_validation_data(tiny_zoo: Zoo) -> None:
     assert list(table["accuracy"]) == pytest.approx(expected)
     assert list(table["scale"]) == grid["scale"]
     assert best == {"scale": grid["scale"][expected.index(max(expected))]}
-    test = score_grid(tiny_zoo, "task_arithmetic", grid, split="test")
-    assert list(test["accuracy"]) != pytest.approx(expected)
 
 
 def test_a_grid_that_ends_at_its_best_point_is_continued(

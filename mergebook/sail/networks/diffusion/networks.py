@@ -1,8 +1,7 @@
 """An autoencoder for 32x32 pictures, and SiT, the transformer that learns to draw its latents.
 
-SiT (Ma et al., 2024) is a transformer whose blocks are told time and class through gates: each norm
-is scaled and shifted, and each branch gated, by what a linear layer makes of the condition. It
-begins with all gates closed.
+SiT (Ma et al., 2024) is a transformer whose norms are scaled and shifted, and whose branches gated,
+by what a linear layer makes of time and class. It begins with all gates closed.
 """
 
 import math
@@ -20,10 +19,7 @@ TIMES = 64  # sines and cosines of a moment
 
 
 class AutoEncoder(nn.Sequential):
-    """Images ``(B, 3, 32, 32)`` in -1..1 to latents ``(B, 4, 8, 8)`` and back, convolutional.
-
-    It is an encoder and a decoder.
-    """
+    """Encoder of images ``(B, 3, 32, 32)`` in -1..1 to latents ``(B, 4, 8, 8)``, and decoder."""
 
     def __init__(self, width: int = 32) -> None:
         encoder = nn.Sequential(

@@ -1,11 +1,9 @@
 """BYOL: what a network learns from pictures without labels (Grill et al., 2020).
 
 An online network (body, projector, predictor; weights θ) sees one view of a picture and predicts
-what a target network (body, projector; weights ξ) makes of another view. The target gets no
-gradient: it follows by a moving average, ξ ← τξ + (1 − τ)θ. In the end only the body is kept.
-
-The views are those of our pretraining, `augment`: small affine maps, contrast, brightness and
-tint. The paper's crops, colour jitter, blur and solarisation change a picture far more.
+what a target network (body, projector; weights ξ) makes of another. The target gets no gradient: it
+follows, ξ ← τξ + (1 − τ)θ. In the end only the body is kept. The views are by `augment`: the
+paper's crops, colour jitter, blur and solarisation change a picture far more.
 """
 
 import copy
@@ -40,8 +38,6 @@ class BYOL(nn.Module):
         momentum: float = 0.996,  # τ at the start of the training, 0..1
     ) -> None:
         super().__init__()
-        if not 0 <= momentum <= 1:
-            raise ValueError(f"momentum is {momentum}, expected 0..1")
         self.online = nn.Sequential(body, _perceptron(width))
         self.predictor = _perceptron(PROJECTION)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
@@ -49,8 +45,6 @@ class BYOL(nn.Module):
 
     def loss(self, first: Tensor, second: Tensor) -> Tensor:
         """Equation 2 in both directions: the sum of two means of 2 − 2 cos, 0..8."""
-        if len(first) < 2:
-            raise ValueError("a batch of one picture: batch norm needs two and more")
         views = (first, second)
         predicted = [self.predictor(self.online(view)) for view in views]
         with torch.no_grad():
@@ -101,8 +95,6 @@ def train_byol(
         raise ValueError(
             f"{len(inputs)} pictures in batches of {batch_size} give a batch of one picture"
         )
-    if missing := sorted(set(kept_at) - set(range(1, steps + 1))):
-        raise ValueError(f"kept_at holds {missing[0]}, expected 1 to steps, which is {steps}")
     device = next(body.parameters()).device
     pictures = inputs.to(device)
     width = calling.features(body, body.state_dict(), pictures[:2]).shape[1]
