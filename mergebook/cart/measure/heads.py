@@ -8,28 +8,23 @@ the merged features separates the two, and the pretrained model under such a hea
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pandas as pd
 
 from mergebook.lab.comparison import (
     adapted,
     choices,
-    distance,
     examples_of,
-    first,
     merge_zoo,
     merged_grid,
     points,
     records,
     widened,
 )
-from mergebook.lab.experts import train_experts
 from mergebook.lab.grids import GRIDS, Grid
 from mergebook.lab.heads import accuracy_of, features_of, judged_under_heads, ridge
 from mergebook.lab.results import Tables
-from mergebook.lab.runner import beginning_of, study
-from mergebook.suites.training import checkpoints
+from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
 from mergelib.statedict import StateDict
 
@@ -108,39 +103,6 @@ def fresh_heads(
         for name, state in zoo.experts.items()
         for row in judged_under_heads(zoo, state, [name], shots, everything)
     ]
-    return tables
-
-
-@study(load=beginning_of)
-def training_length(
-    zoo: Zoo,
-    *,
-    steps: Sequence[int] = (25, 50, 100, 200, 400, 800, 1600),
-    learning_rate: float = 4e-4,  # of Adam, constant, without decay
-    batch_size: int = 32,
-    share: float = 1.0,  # of the training rows, from the first on
-    methods: Sequence[str] = ("average", "task_arithmetic", "cart"),
-) -> Tables:
-    """`fresh_heads` of experts after several numbers of steps.
-
-    Returns:
-        The tables of `fresh_heads` with ``steps``, and ``experts``: rows of ``steps``, ``task``,
-        and the expert's ``distance`` from the pretrained model.
-    """
-    sizes = {name: max(1, round(share * len(t.train))) for name, t in zoo.suite.tasks.items()}
-    training: dict[str, Any] = {"learning_rate": learning_rate, "batch_size": batch_size}
-    part = replace(zoo, suite=first(zoo.suite, train=sizes))
-    kept = train_experts(part, checkpoints, steps=steps, optimiser="adam", **training)
-    tables: Tables = {"experts": []}
-    for count in steps:
-        experts = {name: states[count] for name, states in kept.items()}
-        made = replace(part, experts=experts)
-        grids = {name: JUDGED[name] for name in methods}
-        for table, rows in fresh_heads(made, grids=grids, shots=(), everything=False).items():
-            tables.setdefault(table, []).extend({"steps": count, **row} for row in rows)
-        for name, state in experts.items():
-            row = {"task": name, "distance": distance(zoo, state)}
-            tables["experts"].append({"steps": count, **row})
     return tables
 
 
