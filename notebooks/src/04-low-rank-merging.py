@@ -37,7 +37,7 @@ plots.use_style()
 planes = {"imagenet8": "EfficientNet, images", "sentences8": "MiniLM, sentences"}
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "CART reaches nearly the same accuracy at every rank from 4 % to 16 % of the full one, if its scale grows with the rank. Test accuracy of one merged network, mean over eight tasks and three seeds; a frame marks the best scale of each rank.", "name": "fig-low-rank-plane"}, "image": {"alt": "Two heat maps of test accuracy, rank ratio from top to bottom and scale from left to right, for EfficientNet on images and MiniLM on sentences. In both a ridge runs from small ranks with a small scale at the top left to large ranks with a large scale at the bottom right. Away from the ridge accuracy falls, most for small ranks with a large scale."}}
-fig, axes = plt.subplots(1, 2, figsize=(6.3, 3.3))  # a phone shows it half as large
+fig, axes = plt.subplots(1, 2, figsize=(6.0, 3.3))  # half as large on a phone
 for ax, (suite, title) in zip(axes, planes.items()):
     plane = read.plane(suite)
     ax.imshow(plane, aspect="auto", cmap="Blues", vmin=30, vmax=95)

@@ -92,7 +92,7 @@ shown = [
     *("cart", "adamerging", "frank_wolfe", "frank_wolfe+cart"),
     *("surgery+cart", "CART-Indexing, 8%", "individual"),
 ]
-ax = bars(shown, (6.3, 4.2))
+ax = bars(shown, (6.0, 4.2))
 experts, cart = (
     rows.query("suite == 'imagenet8' and method == @name")["accuracy"].item()
     for name in ("individual", "cart")
