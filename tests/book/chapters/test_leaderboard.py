@@ -33,6 +33,16 @@ def test_a_procedure_by_hand() -> None:
     assert ROWS["vision8", "adamerging"].labels == ROWS["vision8", "average"].labels == 0
 
 
+def test_fitted_heads_by_hand() -> None:
+    table = load_table("vision8-fresh_heads").query("head == 'validation' and by != 'frozen'")
+    row = ROWS["vision8", "cart, fitted heads"]
+    own = table[table["method"] == "cart"]["accuracy"]
+    assert len(own) == 8 * 5
+    assert row.accuracy == pytest.approx(100 * own.mean())
+    assert (row.data, row.labels) == ("labelled", 8 * 500)
+    assert ROWS["vision8", "pretrained, fitted heads"].labels == 8 * 500
+
+
 def test_every_row_is_complete() -> None:
     assert {row.suite for row in ROWS.values()} == {*module.SUITES}
     for row in ROWS.values():
