@@ -304,7 +304,7 @@ table
 
 # %% [markdown]
 # TSV at its default scale restores the size as well. Real layers differ from this model: experts' directions overlap, and features of the pretrained model need not
-# be able to carry a task. On EfficientNet they are not, and there CART keeps half of its lead under fitted heads: its features are better.
+# be able to carry a task. On EfficientNet they are not, and there CART keeps more than half of its lead under fitted heads: its features are better.
 #
 # ## The parts of Frank-Wolfe merging
 #
