@@ -14,7 +14,7 @@ from mergebook.suites.families import FAMILIES
 ROOT = Path(mergelib.__file__).parents[1]
 FILES = [file for name in ("mergelib", "mergebook") for file in (ROOT / name).rglob("*.py")]
 LONGEST_FILE = 400
-MOST_LINES = {"mergelib": 12_960, "mergebook": 21_750}
+MOST_LINES = {"mergelib": 12_960, "mergebook": 21_640}
 COLOURED = (
     "44-remedies",
     "50-growing",

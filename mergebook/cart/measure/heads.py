@@ -119,7 +119,7 @@ def label_budget(
 
     They choose CART's hyperparameters under frozen heads, or under heads that are fitted to them,
     as in `fresh_heads`, at most ``tuned`` of them; TSV keeps its default. They also train the
-    coefficients of CART's task vectors, and one model on all tasks, for so many steps.
+    coefficients of CART's task vectors, and one model on all tasks, for ``steps`` each.
 
     Returns:
         ``chosen`` and ``test`` of `fresh_heads`, with ``budget``.
