@@ -57,6 +57,8 @@ training = {name: suite.tasks[name].train for name in targets}
 data = {name: (each.inputs[:count], each.labels[:count]) for name, each in training.items()}
 loss = CalibrationLoss(zoo.model, fixed, zoo.heads, data, 200, scale_pixels)
 start = experts[targets[0]]
+average = {key: sum(each[key] for each in experts.values()) / 3 for key in keys}
+average_loss = loss.value(average)
 
 # %% tags=["remove-cell"]
 plane = Plane.through(list(experts.values()))
@@ -116,8 +118,8 @@ def draw_triangle(ax):
     ax.fill(*outline.T, facecolor="none", edgecolor="black", lw=1.8)
 
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "One soft step reaches the lowest point of the triangle, and the hard steps zigzag towards it. The plane through three experts, with the loss on 150 images of their tasks as contours. The triangle is the hull of the experts. The arrow points downhill from the first expert. The oracle picks the vertex s, the last corner that a level line of the linear model (dashed) meets. The width of the strip times the length of the gradient is the gap g.", "name": "fig-fw-plane"}, "image": {"alt": "Contours of a bowl whose lowest point lies inside a triangle of three experts. From the top corner an arrow points downhill. Two dashed lines across the arrow bound a shaded strip that reaches to the lower left corner, the vertex s. The hard path goes half way to that corner, then turns towards the right one, and ends at the bottom after ever shorter turns. The soft path goes to the bottom at once."}}
-fig, ax = plt.subplots(figsize=(6.6, 4.9))
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "One soft step reaches the lowest point of the triangle, and hard steps zigzag towards it. Contours are the loss in the plane through three experts. The oracle picks the vertex s, the last corner that a level line of the linear model (dashed) meets. The width of the strip times the length of the gradient is the gap g.", "name": "fig-fw-plane"}, "image": {"alt": "Contours of a bowl whose lowest point lies inside a triangle of three experts. From the top corner an arrow points downhill. Two dashed lines across the arrow bound a shaded strip that reaches to the lower left corner, the vertex s. The hard path goes half way to that corner, then turns towards the right one, and ends at the bottom after ever shorter turns. The soft path goes to the bottom at once."}}
+fig, ax = plt.subplots(figsize=(6.4, 3.9))
 draw_triangle(ax)
 for name, corner in corners.items():
     text = f"{name} = s" if np.allclose(corner, chosen) else name
@@ -139,11 +141,13 @@ display(
     Markdown(f"""
 * **Frank-Wolfe searches for the best weighted average of experts.** On three experts the loss falls from
   {hard_rows["loss"].iloc[0]:.2f} at the first expert to {hard_rows["loss"].iloc[-1]:.3f} after
-  {len(hard_rows) - 1} hard steps and to {soft_rows["loss"].iloc[1]:.3f} after one soft step.
+  {len(hard_rows) - 1} hard steps and to {soft_rows["loss"].iloc[1]:.3f} after one soft step. The plain average of these
+  three equally relevant experts already has {average_loss:.3f}.
 * **The gap is a certificate.** After the hard steps it proves, for a convex loss, that every weighted average of
   the three has a loss of at least {certified:.3f}.
-* **The soft step as stated in the paper can stand still.** On three experts in a plane it never gets below a loss
-  of 0.25, where the minimum is 0. With the current point kept in the mixture, the classical rates hold.
+* **The soft step as stated in the paper can stand still.** On three experts in a plane it jumps between
+  losses of 0.5 and 2 for ever, where the minimum is 0. With the current point kept in the mixture, the classical rates
+  hold.
 """)
 )
 
@@ -296,7 +300,7 @@ must be.
 # ```{prf:proposition} The soft step as stated can stand still
 # :label: prop-fw-still
 # Every iterate after the start is a mixture of at most $k$ experts. If no mixture of $k$ experts minimises $\ell$ on
-# $\mathcal M$, the losses of all iterates stay above the minimum by a constant.
+# $\mathcal M$, the losses of these iterates stay above the minimum by a constant.
 # ```
 #
 # ```{prf:proof}
@@ -380,8 +384,9 @@ plt.show()
 # ```
 #
 # The three statements hold for the hard step with line search, too. So the theorem does not say that soft steps are faster
-# than hard ones, only that they are not slower per step. The proof, starts outside the hull and an oracle per tensor are in
-# [](23-frank-wolfe-proofs). `keep_current=True` is the default in mergelib.
+# than hard ones, only that they are not slower per step. The [proof](#fw-proof-kept) is in the appendix, together with starts outside
+# the hull ({prf:ref}`prop-fw-kept-outside`) and an oracle per tensor ({prf:ref}`prop-fw-product`). `keep_current=True` is the
+# default in mergelib.
 #
 # ```{admonition} Takeaway: keep the current point
 # :class: tip
@@ -397,7 +402,10 @@ plt.show()
 
 # %%
 import mergelib as ml
+from mergebook import load_suite, load_zoo
 
+zoo = load_zoo(load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE)
+targets = list(zoo.experts)[3:6]
 target_experts = {name: zoo.experts[name] for name in targets}
 merges = {
     "pretrained": zoo.pretrained,
@@ -478,6 +486,7 @@ print("certificate holds:", bool(PROFILE == "smoke" or certified <= lowest + 0.0
 # %% tags=["remove-cell"]
 if EXACT:
     assert soft_rows["loss"].iloc[1] < lowest + 0.005
+    assert average_loss < lowest + 0.02
     assert len(hard_rows) >= 8
     assert values["CART, scale 2"] < lowest
     assert min(ray) < lowest
@@ -529,7 +538,7 @@ for name, state in small.items():
 larger = {**experts, "CART": points["CART, scale 2"]}
 settings = {"steps": 1, "top_k": 4, "inner_steps": 5}
 last, coefficients, _ = minimise(loss, points["average"], larger, **settings)
-losses = {"triangle": lowest, "CART": values["CART, scale 2"], "both": loss.value(last)}
+losses = {"triangle": float(lowest), "CART": values["CART, scale 2"], "both": loss.value(last)}
 print({name: round(value, 3) for name, value in losses.items()})
 print(coefficients.mean(axis=1).round(2).to_dict())
 

@@ -202,6 +202,7 @@ history.set_axis(words, axis=1)
 names = [key.split(".") for key in walk.coefficients]
 blocks = [".".join(each[: 2 if each[0] == "blocks" else 1]) for each in names]
 shares = walk.coefficients.T.groupby(blocks, sort=False).mean().T
+shares = shares.rename({"start": "initialisation"})
 fig, ax = plt.subplots(figsize=(6.8, 4.2))
 heat_map(shares, ax, low=0, high=float(shares.max(axis=None)), digits=2, bar="mean coefficient")
 for text in ax.texts:
@@ -336,9 +337,9 @@ pairing = {
 }
 display(
     Markdown(f"""
-Inside the hull, soft ends {pairing["our ViT"]} points from hard in the paper's pairing on our ViT, and
+In the paper's pairing inside the hull, the difference of soft to hard is {pairing["our ViT"]} points on our ViT and
 {pairing["MiniLM"]} on MiniLM. Hard starts from AdaMerging, which extrapolates, and the soft walk cannot leave the
-hull. With free coefficients, as in the released code, the difference disappears.
+hull. With free coefficients, as in the released code, no detectable difference remains.
 """)
 )
 
@@ -593,7 +594,7 @@ assert (ahead["low"] < 0).all()
 assert (ahead["mean"] - ahead["half_width"] > 0).all()
 assert relevant["mean"].xs("FW, entropy", level=1).between(0.5, 2).all()
 assert (relevant["mean"].groupby(level=0).idxmax().str[1] == "CART").all()
-soft_tensor = left_over.filter(like="soft, by layer", axis=0)
+soft_tensor = left_over.filter(like=fw.SOFT_BY_LAYER, axis=0)
 assert soft_tensor.min(axis=None) > 50
 assert left_over.loc[fw.FREE].max() < -100
 assert left_over.index[-1] == fw.FREE
