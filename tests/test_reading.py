@@ -10,8 +10,8 @@ from site_files import contents, find_page, read_page
 
 ROOT = Path(__file__).parents[1]
 # The words of prose that a track may have. A ratchet: whoever shortens a track lowers its number,
-# nobody raises one. The goals for the papers are 3,500, 3,000, 3,500, 5,500 and 7,000. Appendices of
-# proofs have words of their own.
+# nobody raises one. The goals for the papers are 3,500, 3,000, 3,500, 5,500 and 7,000. Appendices
+# of proofs have words of their own.
 MOST_WORDS = {
     ("Start", "Learn"): 9_700,
     ("Paper: CART",): 4_450,
