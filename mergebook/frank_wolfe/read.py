@@ -1,31 +1,32 @@
-"""What the chapters on FW-Merging show: differences between procedures, and pools of experts."""
+"""The differences and the pools of experts that the chapters on FW-Merging show."""
 
 import pandas as pd
 
 from mergebook.lab.results import load_table
 from mergebook.ledger.checks import pick
-from mergebook.plots import BLUE, BROWN, GREEN, ORANGE, SKY, VERMILION, label
+from mergebook.plots import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, label
 
 LONG = ("concrete, long", "task_arithmetic, masked")  # of the long run of Concrete
 NAMES = {"surgery+cart": "Surgery + CART", "labels": "λ on CART, all labels"}
 PARTS = {"cart": "CART", "adamerging": "AdaMerging", "frank_wolfe": "FW", "surgery": "Surgery"}
+PARTS |= {"by layer": "per tensor", "by task": "per model", "unconstrained": "λ free"}
 
 # How a pool's methods are drawn: name, colour, marker and line.
 POOLED = {
-    "frank_wolfe, labels": ("FW, labels", VERMILION, "o-"),
-    "frank_wolfe": ("FW, entropy", VERMILION, "o--"),
+    "frank_wolfe, labels": ("FW, labels", PURPLE, "o-"),
+    "frank_wolfe": ("FW, entropy", PURPLE, "o--"),
     "adamerging": ("AdaMerging", GREEN, "s-"),
-    "cart": ("CART", BROWN, "^-"),
+    "cart": ("CART", VERMILION, "^-"),
     "ties": ("TIES", ORANGE, "v-"),
     "task_arithmetic": ("task arithmetic", BLUE, "D-"),
     "average": ("average", SKY, "x-"),
 }
-SUITES = {"vision20": "photographs and scans", "glyphs20": "rendered signs"}
+SUITES = {"vision20": "photographs and scans", "glyphs20": "rendered scripts"}
 SOFT, SOFT_BY_LAYER = "frank_wolfe soft, by task", "frank_wolfe soft, by layer"
 HARD, HARD_BY_TASK = "frank_wolfe hard, by layer", "frank_wolfe hard, by task"
 FREE, MERGED = f"{SOFT}, unconstrained", f"{HARD}, from adamerging"
 ON_CART = f"{SOFT_BY_LAYER}, from cart"
-# Differences of `vision8-procedures` that the chapter speaks of: name to the two methods.
+# Differences that the chapter shows: name to the two methods.
 RIVALS: dict[str, tuple[str, str]] = {
     "Fisher − average": ("fisher", "average"),
     "RegMean − average": ("regmean", "average"),
@@ -40,19 +41,18 @@ RIVALS: dict[str, tuple[str, str]] = {
     "Concrete − task arithm.": LONG,
 }
 KINDS: dict[str, tuple[str, str]] = {
-    "hard: by layer − by task": (HARD, HARD_BY_TASK),
-    "soft: by layer − by task": (SOFT_BY_LAYER, SOFT),
-    "by task: soft − hard": (SOFT, HARD_BY_TASK),
-    "by layer: soft − hard": (SOFT_BY_LAYER, HARD),
+    "hard: per tensor − per model": (HARD, HARD_BY_TASK),
+    "soft: per tensor − per model": (SOFT_BY_LAYER, SOFT),
+    "per model: soft − hard": (SOFT, HARD_BY_TASK),
+    "per tensor: soft − hard": (SOFT_BY_LAYER, HARD),
     "paper's pairing: soft − hard": (SOFT, MERGED),
     "the same with λ free": (FREE, MERGED),
-    "unconstrained − task arithm.": (FREE, "task_arithmetic"),
+    "λ free − task arithm.": (FREE, "task_arithmetic"),
 }
-PAIRS = RIVALS | KINDS
 
 
 def short(method: str) -> str:
-    """A procedure's name as figures write it, e.g. "FW soft, by layer, from CART"."""
+    """A procedure's name as figures write it, e.g. "FW soft, per tensor, from CART"."""
     if method in NAMES:
         return NAMES[method]
     base, *rest = method.split(", ")

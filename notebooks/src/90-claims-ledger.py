@@ -159,8 +159,8 @@ plt.show()
 # %% tags=["remove-input"]
 TITLES = {
     "notebooks/11-cart-experiments": "CART: the experiments",
-    "notebooks/21-frank-wolfe": "Frank-Wolfe merging: a walk inside the hull of experts",
-    "notebooks/22-frank-wolfe-experiments": "Merging with data: the experiments",
+    "notebooks/21-frank-wolfe": "Frank-Wolfe merging: hull, oracle and gap",
+    "notebooks/22-frank-wolfe-experiments": "Frank-Wolfe merging: the experiments",
     "notebooks/31-cogram-experiments": "CoGraM: the experiments",
     "notebooks/40-stability": "Why over-trained experts merge badly",
     "notebooks/41-corollary-one": "Corollary 1 examined: less variance, better merge?",

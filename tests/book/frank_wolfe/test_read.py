@@ -8,7 +8,7 @@ from mergebook.frank_wolfe import read as fw
 @pytest.mark.parametrize(
     ("method", "name"),
     [
-        ("frank_wolfe soft, by layer, from cart", "FW soft, by layer, from CART"),
+        ("frank_wolfe soft, by layer, from cart", "FW soft, per tensor, from CART"),
         ("surgery+cart", "Surgery + CART"),
         ("labels", "λ on CART, all labels"),
         ("average", "average"),
@@ -18,7 +18,7 @@ def test_names(method: str, name: str) -> None:
     assert fw.short(method) == name
 
 
-def test_labels_make_a_walk_indifferent_to_strangers() -> None:
+def test_irrelevant_experts_do_not_change_a_walk_with_labels() -> None:
     wide = fw.pools("irrelevant")
     labelled = wide.xs("frank_wolfe, labels", level="method").groupby("suite")
     assert (labelled.nunique() == 1).to_numpy().all()
