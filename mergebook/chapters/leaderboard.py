@@ -44,8 +44,8 @@ FITTED = {
 DATA |= dict.fromkeys(FITTED.values(), LABELLED)
 # Methods that must know the task of each input when the merged model is used.
 TASK_KNOWN = ("surgery", "surgery+cart", *COMPRESSED.values())
-PARTS = ("baselines", "baselines-others", "procedures", "procedures-others", "compression")
-PARTS += ("fresh_heads",)
+_OTHER_PARTS = ("compression", "fresh_heads")
+PARTS = ("baselines", "baselines-others", "procedures", "procedures-others", *_OTHER_PARTS)
 # The variants of procedures that stand for them, as the results name them.
 _SHOWN = {
     **{name: name for name in (*REFERENCES, *DATA)},

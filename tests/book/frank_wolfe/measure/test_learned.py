@@ -1,5 +1,7 @@
 """Learned coefficients at known points, and the oracle's picks against cosines by hand."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -24,7 +26,7 @@ def test_no_step_gives_the_start(tiny_zoo: Zoo, granularity: str) -> None:
 def test_the_simplex_holds(tiny_zoo: Zoo, granularity: str) -> None:
     """All coefficients 0.8 of two experts project to one half each, and leave nothing of θ."""
     problem, names = problem_of(tiny_zoo, 8), list(tiny_zoo.experts)[:2]
-    options = {"granularity": granularity, "constraint": "simplex", "start": 0.8}
+    options: dict[str, Any] = {"granularity": granularity, "constraint": "simplex", "start": 0.8}
     state = learned(problem, problem.data, tiny_zoo.pretrained, names, steps=0, **options)
     for key in tiny_zoo.pretrained:
         mean = sum(tiny_zoo.experts[name][key] for name in names) / 2
