@@ -103,7 +103,7 @@ def draw_gap(ax):
     for line in (near, far):
         ax.plot(*line.T, "--", color=BROWN, lw=1.3)
     ax.annotate("", here + 1.7 * downhill, here, arrowprops={"arrowstyle": "-|>", "lw": 2.4})
-    ax.text(*(here + 1.6 * downhill + 0.1 * normal), r"$-\nabla\ell$", fontsize=14)
+    ax.text(*(here + 1.6 * downhill + 0.3 * normal), r"$-\nabla\ell$", fontsize=14)
     ax.annotate("", aside + width * downhill, aside, arrowprops=across)
     place = aside + 0.4 * width * downhill - 0.1 * normal
     ax.text(*place, r"$g/\|\nabla\ell\|$", ha="right", fontsize=14)
@@ -128,6 +128,7 @@ for name, corner in corners.items():
     spot.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5})
 ax.grid(visible=False)
 ax.set(aspect="equal", xlim=(xs[0], xs[-1]), ylim=(ys[0], ys[-1]), xlabel="distance in weights")
+ax.set_yticks([])
 draw_gap(ax)
 ax.plot(*np.array(hard).T, "o-", color=colour("cart"), ms=4, label="hard steps", zorder=4)
 ax.plot(*soft.T, "D-", color=colour("tsv"), ms=7, label="one soft step", zorder=3)
