@@ -10,24 +10,34 @@ from site_files import contents, find_page, read_page
 
 ROOT = Path(__file__).parents[1]
 # The words of prose that a track may have. A ratchet: whoever shortens a track lowers its number,
-# nobody raises one. The goals for the papers are 3,500, 3,000, 3,500, 5,500 and 7,000.
+# nobody raises one. The goals for the papers are 3,500, 3,000, 3,500, 5,500 and 7,000. Appendices of
+# proofs have words of their own.
 MOST_WORDS = {
     ("Start", "Learn"): 9_700,
-    ("Paper: CART",): 4_450,
+    ("Paper: CART",): 2_550,
     ("Paper: Frank-Wolfe merging",): 5_250,
     ("Paper: CoGraM",): 7_250,
     ("Paper: the stability framework",): 14_650,
     ("Paper: SAIL",): 15_850,
 }
+MOST_WORDS_OF_PROOFS = 10_000
+PROOFS = "-proofs"  # how the names of their pages end
 PAGES = [*contents(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))]
 
 
 @pytest.mark.parametrize("parts", MOST_WORDS, ids=" and ".join)
 def test_tracks_keep_to_their_words(parts: tuple[str, ...]) -> None:
-    pages = {path: reading.length(find_page(ROOT, path)) for part, path in PAGES if part in parts}
-    counts = {path: page.words for path, page in pages.items()}
+    tracks = [path for part, path in PAGES if part in parts and not path.endswith(PROOFS)]
+    counts = {path: reading.length(find_page(ROOT, path)).words for path in tracks}
     assert counts
     assert sum(counts.values()) <= MOST_WORDS[parts], counts
+
+
+def test_appendices_of_proofs_keep_to_their_words() -> None:
+    appendices = [path for _, path in PAGES if path.endswith(PROOFS)]
+    counts = {path: reading.length(find_page(ROOT, path)).words for path in appendices}
+    assert counts
+    assert sum(counts.values()) <= MOST_WORDS_OF_PROOFS, counts
 
 
 def test_every_paper_has_its_number() -> None:
