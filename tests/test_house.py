@@ -32,6 +32,7 @@ PLAIN = (
     *("intro", "which-method", "merge-your-own", "api", "errors", "methods-map"),
     *("00-what-merging-is", "02-averaging-and-task-vectors", "03-interference"),
     *("04-low-rank-merging", "20-adapting-with-data"),
+    *("10-cart", "11-cart-experiments", "12-cart-proofs"),
     *("21-frank-wolfe", "22-frank-wolfe-experiments", "23-frank-wolfe-proofs"),
     *("24-choosing-checking-reporting", "70-what-five-papers-taught-us", "80-leaderboard"),
 )

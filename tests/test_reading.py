@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 # of proofs have words of their own.
 MOST_WORDS = {
     ("Start", "Learn"): 9_700,
-    ("Paper: CART",): 4_450,
+    ("Paper: CART",): 2_550,
     ("Paper: Frank-Wolfe merging",): 5_250,
     ("Paper: CoGraM",): 7_250,
     ("Paper: the stability framework",): 14_650,

@@ -3,7 +3,7 @@
 Differences are in points (per cent of accuracy) where nothing else is said.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pandas as pd
 
@@ -59,15 +59,6 @@ def lead(suite: str) -> pd.DataFrame:
     """CART's lead over `METHODS` in points: `both_intervals`."""
     pairs = {f"CART − {label(other)}": ("cart", other) for other in METHODS if other != "cart"}
     return 100 * both_intervals(baselines(suite), pairs)
-
-
-def written_leads(suites: Mapping[str, str]) -> pd.DataFrame:
-    """`lead` as text, "mean [low, high]" over seeds and tasks: one column per name of a suite."""
-    columns = {}
-    for name, suite in suites.items():
-        ends = lead(suite)[["mean", "low", "high"]]
-        columns[name] = ends.apply(lambda row: "{:.1f} [{:.1f}, {:.1f}]".format(*row), axis=1)
-    return pd.DataFrame(columns)
 
 
 def centred_excess(column: str, suite: str = "vision8") -> pd.DataFrame:

@@ -34,10 +34,11 @@ FINISHED = (
     *(f"notebooks/{name}" for name in ("00-what-merging-is", "02-averaging-and-task-vectors")),
     *(f"notebooks/{name}" for name in ("03-interference", "04-low-rank-merging")),
     *(f"notebooks/{name}" for name in ("20-adapting-with-data", "24-choosing-checking-reporting")),
+    *(f"notebooks/{name}" for name in ("10-cart", "11-cart-experiments", "12-cart-proofs")),
     "notebooks/80-leaderboard",
 )
 # Tables that are wider than a page, until their chapters are rewritten.
-WIDE = {"notebooks/11-cart-experiments": 2, "notebooks/31-cogram-experiments": 5}
+WIDE = {"notebooks/31-cogram-experiments": 5}
 # The most bytes that a page loads, uncompressed and without its figures: with formulas, without
 # any, and of pages that are long. With its figures the landing page loads less than half of a
 # megabyte, and the shortest chapter one and a half.
