@@ -14,6 +14,7 @@ if importlib.util.find_spec("mergebook") is None:
     if other:
         print("Another package named mergelib is installed. The book's mergelib takes its place.")
         subprocess.check_call([sys.executable, "-m", "pip", "uninstall", "-qy", "mergelib"])
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", SOURCE])
 
 # %% [markdown]
 # # CART: centring and truncation
