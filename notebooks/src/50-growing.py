@@ -34,13 +34,18 @@ if importlib.util.find_spec("mergebook") is None:
 # * say what learning the maps is worth, at equal cost.
 #
 # **Before you start:** [](01-testbed) for the pictures; singular values as in [](10-cart). **Time:** 15 minutes to
-# read, a minute and a half to run.
+# read, a minute to run.
 
 # %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
 PROFILE = "default"
 SEED = 0
 DEVICE = "cpu"
+
+# %% tags=["remove-cell"]
+import torch
+
+torch.set_num_threads(1)  # networks this small lose more to threads than they gain
 
 # %% [markdown]
 # ## What growing is
