@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 MOST_WORDS = {
     ("Start", "Learn"): 9_700,
     ("Paper: CART",): 4_450,
-    ("Paper: Frank-Wolfe merging",): 5_250,
+    ("Paper: Frank-Wolfe merging",): 2_750,
     ("Paper: CoGraM",): 7_250,
     ("Paper: the stability framework",): 14_650,
     ("Paper: SAIL",): 15_850,

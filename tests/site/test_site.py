@@ -34,6 +34,7 @@ FINISHED = (
     *(f"notebooks/{name}" for name in ("00-what-merging-is", "02-averaging-and-task-vectors")),
     *(f"notebooks/{name}" for name in ("03-interference", "04-low-rank-merging")),
     *(f"notebooks/{name}" for name in ("20-adapting-with-data", "24-choosing-checking-reporting")),
+    *(f"notebooks/{name}" for name in ("21-frank-wolfe", "22-frank-wolfe-experiments")),
     "notebooks/80-leaderboard",
 )
 # Tables that are wider than a page, until their chapters are rewritten.
