@@ -35,7 +35,8 @@ FINISHED = (
     *(f"notebooks/{name}" for name in ("03-interference", "04-low-rank-merging")),
     *(f"notebooks/{name}" for name in ("20-adapting-with-data", "24-choosing-checking-reporting")),
     *(f"notebooks/{name}" for name in ("10-cart", "11-cart-experiments", "12-cart-proofs")),
-    "notebooks/80-leaderboard",
+    *(f"notebooks/{name}" for name in ("21-frank-wolfe", "22-frank-wolfe-experiments")),
+    *(f"notebooks/{name}" for name in ("70-what-five-papers-taught-us", "80-leaderboard")),
 )
 # Tables that are wider than a page, until their chapters are rewritten.
 WIDE = {"notebooks/31-cogram-experiments": 5}
