@@ -34,7 +34,7 @@ from mergelib.procedures import Adapted, adapt
 from mergelib.statedict import is_kernel, is_matrix
 
 SEARCHES_NOTHING = {
-    *("ranks", "interference", "surface", "geometry", "concrete"),
+    *("ranks", "interference", "surface", "geometry", "concrete", "contribution"),
     *("stability", "retraining", "variance", "scaling", "repeats"),
     *("uneven", "mechanisms", "rebasin", "weighing", "diffusion"),
 }
