@@ -276,7 +276,8 @@ def test_studies_use_no_method_that_they_do_not_name(
         "surface": {"rank_ratios": [0.5], "scales": [1.0, 2.0], "inputs": 3, "pictures": 20},
         "geometry": {"rank_ratios": [0.5]},
         "fresh_heads": {"grids": {"average": {}}, "shots": [1]},
-        "label_budget": {"budgets": [4], "steps": 1, "grid": {"scale": [1.0]}},
+        "label_budget": {"budgets": [4], "steps": 1}
+        | {"grid": {"rank_ratio": [0.5], "scale": [1.0]}},
         "variance": {"densities": [0.5], "multiples": [1.0], "pictures": 20},
         "remedies": {"epochs": 2, "radii": [0.1]},
         "scaling": {"steps": [1], "groups": 1, "size": 2, "compared": 1, "pictures": 5, "seen": 5},
