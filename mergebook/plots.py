@@ -165,18 +165,24 @@ def rank_axis(ax: Axes, *, scale: str = "log", ticks: Sequence[int] = RANKS) -> 
 
 
 def forest(
-    sets: Mapping[str, pd.DataFrame], ax: Axes, colours: Sequence[str], *, digits: int | None = None
+    sets: Mapping[str, pd.DataFrame],
+    ax: Axes,
+    colours: Sequence[str] | Mapping[str, str],
+    *,
+    digits: int | None = None,
 ) -> None:
     """Differences with both intervals, from top to bottom: thick over seeds, thin over tasks too.
 
-    Each set is from `both_intervals` and has its own marker, each row its own colour. With
-    ``digits`` the mean and the thin line's ends are written beside the last set.
+    Each set is from `both_intervals` and has its own marker. Colours are one for each row, or set
+    to colour. With ``digits`` the mean and the thin line's ends are written beside the last set.
     """
     for k, (name, rows) in enumerate(sets.items()):
         values = rows[["mean", "half_width", "low", "high"]].to_numpy()
         marker = SET_MARKERS[k % len(SET_MARKERS)]
-        ax.plot([], [], marker, color="#666666", label=name)
-        for i, ((mean, half, low, high), shade) in enumerate(zip(values, colours, strict=True)):
+        by_set = colours[name] if isinstance(colours, Mapping) else None
+        ax.plot([], [], marker, color=by_set or "#666666", label=name)
+        shades = colours if by_set is None else [by_set] * len(rows)
+        for i, ((mean, half, low, high), shade) in enumerate(zip(values, shades, strict=True)):
             y = i + 0.75 * ((k + 0.5) / len(sets) - 0.5)
             ax.plot((low, high), (y, y), color=shade, lw=1.2)
             ax.plot((mean - half, mean + half), (y, y), color=shade, lw=3.5)

@@ -1,6 +1,7 @@
 """Heads that are fitted to a model's own features, by ridge regression on labelled examples."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -99,3 +100,12 @@ def judged_under_heads(
         for words, (head, labels) in heads.items():
             accuracy = accuracy_of(head, test)
             yield {"task": name, "head": words, "labels": labels, "accuracy": accuracy}
+
+
+def labelled(zoo: Zoo, count: int | None) -> Zoo:
+    """The zoo whose validation data are the first training examples of each task, or all."""
+    tasks = {
+        name: replace(task, validation=task.train if count is None else task.train.first(count))
+        for name, task in zoo.suite.tasks.items()
+    }
+    return replace(zoo, suite=replace(zoo.suite, tasks=tasks))

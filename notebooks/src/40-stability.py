@@ -724,17 +724,15 @@ plots.legend_outside(fig, ncols=5, fontsize=10)
 plt.show()
 
 # %% tags=["hide-input"]
-everything = [table for table in tables.values() if table["papers_domain"].any()]
-lowest = min(t.loc[t["papers_domain"], "best_gamma"].min() for t in everything)
-print(
-    f"the paper's bounds in their domain: at least {lowest / start:.0f} times the pretrained model's"
-)
+errors = [t["best_gamma"].where(t["papers_domain"]) for t in tables.values()]
+lowest = np.nanmin(errors) / start
+print("the paper's bounds in their domain:", end=" ")
+print(f"at least {lowest:.0f} times the pretrained model's")
 proved = {rate: t[t["domain"]] for rate, t in tables.items() if t["domain"].any()}
 for rate, table in proved.items():
     row = table.loc[table["repaired"].idxmin()]
-    print(
-        f"rate {rate}, repaired: {row['repaired'] / start:.3f} at K = {row['steps']:.0f},", end=" "
-    )
+    print(f"rate {rate}, repaired: {row['repaired'] / start:.3f}", end=" ")
+    print(f"at K = {row['steps']:.0f},", end=" ")
     print(f"truth {row['truth'] / start:.3f}")
 
 # %% tags=["remove-cell"]

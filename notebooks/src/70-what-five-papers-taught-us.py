@@ -27,13 +27,14 @@ DEVICE = "cpu"
 
 # %% tags=["remove-cell"]
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from IPython.display import Markdown, display
 
 from mergebook import plots
 from mergebook.chapters import leaderboard
 from mergebook.lab.results import load_table
-from mergebook.lab.statistics import both_intervals, interval, over_seeds, paired
+from mergebook.lab.statistics import both_intervals, interval, over_seeds, paired, plus_minus
 
 plots.use_style()
 NETWORKS = {
@@ -57,13 +58,14 @@ PAIR = {"lead": ("cart", "task_arithmetic")}
 BEYOND = {"beyond": ("cart", "no merge")}
 leads, beyond = {}, {}
 for place, kind in enumerate(("frozen", "fitted")):
-    leads[kind] = pd.concat([both_intervals(heads[name][place], PAIR) for name in NETWORKS])
+    rows = pd.concat([both_intervals(heads[name][place], PAIR) for name in NETWORKS])
+    leads[kind] = rows.set_axis(NETWORKS.values())
     rows = []
     for pair in heads.values():
         no_merge = pair[1].query("method == 'pretrained'").assign(method="no merge")
         cart = pair[place].query("method == 'cart'")
         rows.append(both_intervals(pd.concat([no_merge, cart]), BEYOND))
-    beyond[kind] = pd.concat(rows)
+    beyond[kind] = pd.concat(rows).set_axis(NETWORKS.values())
 
 # %% tags=["remove-cell"]
 entries = pd.DataFrame(leaderboard.entries())
@@ -118,45 +120,31 @@ for (method, head, by), look in CHOICES.items():
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "CART's lead with frozen heads, which are made from the pretrained model, and with heads fitted to the labels that tuning spends anyway. Left, over task arithmetic under the same heads. Right, over the pretrained model with fitted heads and no merge at all. Points of mean test accuracy over eight tasks; thick lines are 95 % intervals across seeds, thin ones across seeds and tasks.", "name": "fig-taught-heads"}, "image": {"alt": "Two panels with three networks each. Left, CART minus task arithmetic: on EfficientNet 14 points with frozen heads and 8 with fitted ones, on two small ViTs about 5 and less than 1. Right, CART minus no merge with fitted heads: on EfficientNet 9 points with frozen heads and 18 with fitted ones, on the small ViTs 6 to 10 points behind and 4 ahead."}}
 figure, axes = plt.subplots(1, 2, figsize=(6.9, 3.1), sharey=True)
-shades = {"frozen": plots.VERMILION, "fitted": plots.BLUE}
+shades = {"frozen heads": plots.VERMILION, "fitted heads": plots.BLUE}
 for ax, sets in zip(axes, (leads, beyond)):
-    for shift, (kind, shade) in zip((-0.14, 0.14), shades.items()):
-        for place, row in enumerate(sets[kind].itertuples()):
-            ends = (row.mean - row.half_width, row.mean + row.half_width)
-            ax.plot((row.low, row.high), [place + shift] * 2, color=shade, lw=1.2)
-            ax.plot(ends, [place + shift] * 2, color=shade, lw=3.5)
-            ax.plot(row.mean, place + shift, "o", color=shade, mec="white", ms=8)
-        ax.plot([], [], "o", color=shade, label=f"{kind} heads")
+    plots.forest({f"{kind} heads": rows for kind, rows in sets.items()}, ax, shades)
     ax.axvline(0, color=plots.BLACK, lw=1)
-plots.name_axis(axes[0], NETWORKS.values())
 axes[0].set(xlabel="over task arithmetic, points")
 axes[1].set(xlabel="over no merge, points")
 axes[0].legend(loc="lower right", fontsize=11, handlelength=1)
-figure.suptitle(
-    "Fitted heads shrink CART's lead, and are a baseline to beat",
-    fontsize=13,
-    weight="bold",
-    x=0.01,
-    ha="left",
-)
+title = "Fitted heads shrink CART's lead, and are a baseline to beat"
+figure.suptitle(title, fontsize=13, weight="bold", x=0.01, ha="left")
 plt.show()
 
 
 # %% tags=["remove-input"]
-def at(table, place):
+def text(row):
     """Format a mean with its interval across seeds."""
-    return f"{table['mean'].iloc[place]:.1f} ± {table['half_width'].iloc[place]:.1f}".replace(
-        "-", "−"
-    )
+    return plus_minus(row["mean"], row["half_width"], 1).replace("-", "−")
 
 
 display(
     Markdown(f"""
-* **CART's lead shrinks on every network if heads are fitted again.** Over task arithmetic it falls from {at(leads["frozen"], 0)}
-  to {at(leads["fitted"], 0)} points on EfficientNet, and from {at(leads["frozen"], 1)} to {at(leads["fitted"], 1)} on a small ViT.
+* **CART's lead shrinks on every network if heads are fitted again.** Over task arithmetic it falls from {text(leads["frozen"].iloc[0])}
+  to {text(leads["fitted"].iloc[0])} points on EfficientNet, and from {text(leads["frozen"].iloc[1])} to {text(leads["fitted"].iloc[1])} on a small ViT.
 * **No merge at all can be the better choice.** With fitted heads it is {-beyond["frozen"]["mean"].iloc[1]:.1f} points ahead of CART with frozen heads on
   the small ViT, but {beyond["frozen"]["mean"].iloc[0]:.1f} points behind on EfficientNet.
-* **Frank-Wolfe's oracle adds {at(fw, 1)} points** to coefficients that are learned on all experts.
+* **Frank-Wolfe's oracle adds {text(fw.iloc[1])} points** to coefficients that are learned on all experts.
 """)
 )
 
@@ -210,7 +198,7 @@ The best rule closes {eight.min():.0f} to {eight.max():.0f} % of the gap with ei
 # Labels can choose a merge's settings, fit heads, learn coefficients or train one model on all tasks.
 # The figure gives each of them the same labels.
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test accuracy by the number of labelled examples per task, for five uses of the labels. Smaller ViT on `vision8`, means and 95 % intervals over three seeds; 4,000 stands for all training examples. Coefficients and the one model are trained for 200 steps.", "name": "fig-taught-labels"}, "image": {"alt": "Five curves over 5, 20, 100, 500 and 4,000 labels per task. CART with frozen heads is flat at 51 to 53 %. No merge with fitted heads rises from 10 to 67 % and CART with fitted heads from 10 to 70 %; both cross the flat line at about 100 labels. Learned coefficients rise from 45 to 56 %, one model trained on all tasks from 36 to 59 %."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Test accuracy by the number of labelled examples per task, for five uses of the labels. Smaller ViT on `vision8`, means and 95 % intervals over three seeds; 4,000 stands for all training examples, of which at most 500 choose CART's settings. Coefficients and the one model are trained for 200 steps.", "name": "fig-taught-labels"}, "image": {"alt": "Five curves over 5, 20, 100, 500 and 4,000 labels per task. CART with frozen heads is flat at 51 to 53 %. CART with fitted heads rises from 12 to 70 % and no merge with fitted heads from 11 to 67 %; they cross the flat line near 100 labels and between 100 and 500. Learned coefficients rise from 45 to 56 %, one model trained on all tasks from 35 to 58 %."}}
 figure, ax = plt.subplots(figsize=(6.9, 3.9))
 for look, rows in lines.items():
     plots.curve(ax, rows, look)
@@ -223,18 +211,17 @@ plt.show()
 
 
 # %% tags=["remove-cell"]
-def lost(budget, first, second):
+def gain(budget, first, second):
     """Return the difference of two uses of the same labels, as text."""
     rows = []
     for method, head, by in (first, second):
         part = budgets[(budgets["method"] == method) & (budgets["head"] == head)]
         rows.append(part[(part["by"] == by) & (part["budget"] == budget)])
     both = [rows[0].assign(method="first"), rows[1].assign(method="second")]
-    row = both_intervals(pd.concat(both), {"": ("first", "second")}).iloc[0]
-    return f"{row['mean']:.1f} ± {row['half_width']:.1f}".replace("-", "−")
+    return text(paired(pd.concat(both), {"": ("first", "second")}).iloc[0])
 
 
-NO_MERGE, CART, CART_FITTED, _, ONE = CHOICES
+NO_MERGE, CART, CART_FITTED = list(CHOICES)[:3]
 trained = load_table("vision8-calibration").query("method == 'multitask' and examples == 0")
 every = (
     load_table("vision8-fresh_heads").query("head == 'all'").groupby("method")["accuracy"].mean()
@@ -244,10 +231,10 @@ every = (
 display(
     Markdown(f"""
 * **Keep the frozen heads if there are 5 or 20 labels per task.** They are not free: three labelled examples per class stand behind them. With
-  20 labels, no merge with fitted heads is {lost(20, NO_MERGE, CART)} points from CART with frozen heads.
-* **Fit heads from about 100 labels on.** No merge with fitted heads differs from CART with frozen heads by {lost(100, NO_MERGE, CART)} points with
-  100 labels, and by {lost(500, NO_MERGE, CART)} with 500.
-* **Merging and fitting add up.** With 500 labels and fitted heads, CART is {lost(500, CART_FITTED, NO_MERGE)} points ahead of no merge.
+  20 labels, CART with frozen heads is {gain(20, CART, NO_MERGE)} points ahead of no merge with fitted heads.
+* **Fit heads from about 100 labels on.** With 100 labels, CART with frozen heads is {gain(100, CART, NO_MERGE)} points ahead of no merge with fitted heads. With
+  500, no merge is {gain(500, NO_MERGE, CART)} points ahead.
+* **Merging and fitting add up.** With 500 labels and fitted heads, CART is {gain(500, CART_FITTED, NO_MERGE)} points ahead of no merge.
 * **Train if you have thousands of labels.** The 200 steps of the figure are few. On the larger ViT, 1,250 steps with all labels and
   frozen heads reach {100 * trained["accuracy"].mean():.0f} %, CART with fitted heads {100 * every["cart"]:.0f} %, and no merge with fitted heads {100 * every["pretrained"]:.0f} %.
 """)
@@ -330,8 +317,8 @@ display(
     Markdown(f"""
 In the first round the oracle picks the four target tasks' own experts in {100 * targets:.0f} % of the cases. Coefficients that are learned on all eight
 experts reach the same accuracy, {by_cell["all", "labels", "tensor", "free"]:.1f} %, because they can set the other four to zero.
-Free coefficients are {at(fw, 2)} points above coefficients in the simplex, and one per tensor {at(fw, 3)} points above one per model; three
-seeds do not settle either. The released algorithm is {at(fw, 4)} points above one round with all experts, with three times as many steps.
+Free coefficients are {text(fw.iloc[2])} points above coefficients in the simplex, and one per tensor {text(fw.iloc[3])} points above one per model; three
+seeds do not settle either. The released algorithm is {text(fw.iloc[4])} points above one round with all experts, with three times as many steps.
 By entropy, without labels, the oracle's picks reach
 {by_cell["oracle", "entropy", "tensor", "free"]:.0f} % and all experts {by_cell["all", "entropy", "tensor", "free"]:.0f} %: there, a choice of experts may be worth more.
 The pretrained model with heads fitted to the same 100 labels reaches {fw_heads[0]:.0f} %.
@@ -367,22 +354,17 @@ parent = paired(digits, {"": ("cogram", "better")}).iloc[0]
 
 
 # %% tags=["remove-input"]
-def pm(mean, half, digits=1):
-    """Format a mean with the half width of its interval."""
-    return f"{mean:+.{digits}f} ± {half:.{digits}f}".replace("-", "−").replace("+", "+")
-
-
 oracle = fw.loc["oracle − all experts"]
 lead, fitted_lead = (leads[kind].iloc[1] for kind in ("frozen", "fitted"))
 display(
     Markdown(f"""
 | paper | resource that the comparison leaves out | its worth |
 |---|---|---|
-| CART | heads made from the pretrained model, and labels for settings | lead over task arithmetic {pm(lead["mean"], lead["half_width"])} points, with heads fitted to these labels {pm(fitted_lead["mean"], fitted_lead["half_width"])} |
-| Frank-Wolfe | free coefficients, learned from labels | the oracle adds {pm(oracle["mean"], oracle["half_width"])} points to them |
-| CoGraM | 2,000 labelled examples, which can also choose the better parent | CoGraM less that parent, on digits from own starts: {pm(parent["mean"], parent["half_width"])} points |
-| stability | validation labels, of which the bound needs none | its choice loses {bound[0]:.1f} ± {bound[1]:.1f} points to the best setting, a search on 200 labels {search[0]:.1f} ± {search[1]:.1f} |
-| SAIL | a second source, and its cost | two merged sources less one, test loss: GPT {pm(*two["GPT"], 3)} nats, ResNet {pm(*two["ResNet"], 3)} |
+| CART | heads made from the pretrained model, and labels for settings | lead over task arithmetic {text(lead)} points, with heads fitted to these labels {text(fitted_lead)} |
+| Frank-Wolfe | free coefficients, learned from labels | the oracle adds {text(oracle)} points to them |
+| CoGraM | 2,000 labelled examples, which can also choose the better parent | CoGraM less that parent, on digits from own starts: {text(parent)} points |
+| stability | validation labels, of which the bound needs none | its choice loses {plus_minus(*bound, 1)} points to the best setting, a search on 200 labels per task {plus_minus(*search, 1)} |
+| SAIL | a second source, and its cost | two merged sources less one, test loss: GPT {plus_minus(*two["GPT"], 3)} nats, ResNet {plus_minus(*two["ResNet"], 3)} |
 """)
 )
 
@@ -405,3 +387,15 @@ print("merging helps on every suite:", bool((closed > 20).all()))
 # %% tags=["remove-cell"]
 assert table["size of the update"].tolist() == [0.25, 1.0, 1.0]
 assert (leads["frozen"]["mean"] > leads["fitted"]["mean"]).all()
+ratio = leads["fitted"]["mean"] / leads["frozen"]["mean"]
+assert 0.5 < ratio.iloc[0] < 0.7
+assert (ratio.iloc[1:] < 0.2).all()
+assert beyond["frozen"]["mean"].round().tolist() == [9, -6, -10]
+assert beyond["fitted"]["mean"].round().tolist() == [18, 4, 4]
+assert abs(fw["mean"].iloc[1]) < 0.5
+assert fw["mean"].drop("oracle − all experts").between(1, 4.5).all()
+for suite in ("imagenet", "vision", "glyphs"):
+    assert closed[[f"{suite}{count}" for count in (8, 14, 20)]].is_monotonic_decreasing
+ends = {look[0]: rows["mean"].iloc[[0, -1]].tolist() for look, rows in lines.items()}
+told = ([11, 67], [52, 53], [12, 70], [45, 56], [35, 58])
+assert all(abs(np.subtract(ends[look[0]], values)).max() < 1 for look, values in zip(lines, told))

@@ -6,7 +6,6 @@ the merged features separates the two, and the pretrained model under such a hea
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -22,7 +21,7 @@ from mergebook.lab.comparison import (
     widened,
 )
 from mergebook.lab.grids import GRIDS, Grid
-from mergebook.lab.heads import accuracy_of, features_of, judged_under_heads, ridge
+from mergebook.lab.heads import accuracy_of, features_of, judged_under_heads, labelled, ridge
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
@@ -127,8 +126,8 @@ def label_budget(
     tables: Tables = {"chosen": [], "test": []}
     grids: dict[str, Grid] = {"tsv": {}, "cart": grid}
     for budget in budgets:
-        part = _labelled(zoo, budget or None)
-        found, states = _chosen(_labelled(zoo, min(budget or tuned, tuned)), grids)
+        part = labelled(zoo, budget or None)
+        found, states = _chosen(labelled(zoo, min(budget or tuned, tuned)), grids)
         tables["chosen"] += [{"budget": budget, **row} for row in found["chosen"]]
         (best,) = (
             row["settings"]
@@ -146,12 +145,3 @@ def label_budget(
             for row in judged_under_heads(part, state)
         ]
     return tables
-
-
-def _labelled(zoo: Zoo, count: int | None) -> Zoo:
-    """The zoo whose validation data are the first training examples of each task, or all."""
-    tasks = {
-        name: replace(task, validation=task.train if count is None else task.train.first(count))
-        for name, task in zoo.suite.tasks.items()
-    }
-    return replace(zoo, suite=replace(zoo.suite, tasks=tasks))

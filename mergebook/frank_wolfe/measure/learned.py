@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mergebook.lab.comparison import examples_of, judged, only, problem_of
-from mergebook.lab.heads import judged_under_heads
+from mergebook.lab.heads import judged_under_heads, labelled
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
@@ -43,7 +43,6 @@ def learned(
     constraint: str = "free",
     start: float = 0.3,
     steps: int = 200,
-    learning_rate: float = 2.5e-3,
 ) -> dict[str, Tensor]:
     """Return θ + Σ_j λ_j (s_j − θ) for the named experts s_j, with λ learned by Adam.
 
@@ -55,8 +54,7 @@ def learned(
         granularity: one λ for each expert and "tensor", or for each expert, "model".
         constraint: "free", or "simplex": λ ≥ 0 with a sum of at most one.
         start: the initial λ.
-        steps: of Adam, with 16 examples of each task.
-        learning_rate: of Adam.
+        steps: of Adam at a rate of 2.5e-3, with 16 examples of each task.
     """
     keys = [key for key, _ in problem.model.named_parameters()]
     vertices = [problem.experts[name] for name in names]
@@ -64,7 +62,7 @@ def learned(
     basis = Span({key: theta[key] for key in keys}, apart)
     shape = len(names), len(keys) if granularity == "tensor" else 1
     weights = torch.full(shape, start, requires_grad=True)
-    optimiser = torch.optim.Adam([weights], lr=learning_rate)
+    optimiser = torch.optim.Adam([weights], lr=2.5e-3)
     stream = batches(data, 16, 0, theta[keys[0]].device)
     for step in range(steps + 1):
         if constraint == "simplex":
@@ -152,10 +150,5 @@ def contribution(
                 {**where, "name": name, "target": name in names[:targets]} for name in chosen
             ]
         judge_at(state, "released", (data, "tensor", "free"))
-    tasks = {
-        name: replace(task, validation=task.train.first(examples))
-        for name, task in judge.suite.tasks.items()
-    }
-    fitted = replace(judge, suite=replace(judge.suite, tasks=tasks))
-    tables["heads"] = list(judged_under_heads(fitted, zoo.pretrained))
+    tables["heads"] = list(judged_under_heads(labelled(judge, examples), zoo.pretrained))
     return tables
