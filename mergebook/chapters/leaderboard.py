@@ -56,6 +56,7 @@ _LABELS = {
     "frank_wolfe": "Frank-Wolfe",
     "frank_wolfe+cart": "Frank-Wolfe from CART",
 }
+_read_once = cache(load_table)
 
 
 def title(method: str) -> str:
@@ -146,7 +147,7 @@ def _spent(suite: str, method: str) -> tuple[int, float]:
     validation = tasks * int(family.sizes["default"][1] or 0)
     for part in ("procedures", "procedures-others"):
         try:
-            costs = load_table(f"{suite}-{part}", "cost").replace({"method": _SHOWN})
+            costs = _read_once(f"{suite}-{part}", "cost").replace({"method": _SHOWN})
         except MissingResult:
             continue
         own = costs[costs["method"] == method]
@@ -154,7 +155,7 @@ def _spent(suite: str, method: str) -> tuple[int, float]:
             examples = load_result(f"{suite}-{part}")["provenance"]["settings"]["examples"]
             given = tasks * int(examples) if DATA[method] == LABELLED else 0
             return given + validation * method.endswith("+cart"), float(own["seconds"].mean())
-    chosen = load_table(f"{suite}-baselines", "chosen")["settings"].iloc[0]
+    chosen = _read_once(f"{suite}-baselines", "chosen")["settings"].iloc[0]
     return validation * bool(chosen.get(method)), math.nan
 
 
