@@ -63,6 +63,7 @@ _LABELS = {
     "frank_wolfe+cart": "Frank-Wolfe from CART",
     **{text: f"{label(name)}, fitted heads" for name, text in FITTED.items()},
 }
+_read_once = cache(load_table)
 
 
 def title(method: str) -> str:
@@ -157,7 +158,7 @@ def _spent(suite: str, method: str) -> tuple[int, float]:
     validation = tasks * int(family.sizes["default"][1] or 0)
     for part in ("procedures", "procedures-others"):
         try:
-            costs = load_table(f"{suite}-{part}", "cost").replace({"method": _SHOWN})
+            costs = _read_once(f"{suite}-{part}", "cost").replace({"method": _SHOWN})
         except MissingResult:
             continue
         own = costs[costs["method"] == method]
@@ -165,7 +166,7 @@ def _spent(suite: str, method: str) -> tuple[int, float]:
             examples = load_result(f"{suite}-{part}")["provenance"]["settings"]["examples"]
             given = tasks * int(examples) if DATA[method] == LABELLED else 0
             return given + validation * method.endswith("+cart"), float(own["seconds"].mean())
-    chosen = load_table(f"{suite}-baselines", "chosen")["settings"].iloc[0]
+    chosen = _read_once(f"{suite}-baselines", "chosen")["settings"].iloc[0]
     labelled = bool(chosen.get(method)) or method in FITTED.values()
     return validation * labelled, math.nan
 

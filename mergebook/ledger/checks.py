@@ -159,21 +159,25 @@ def chosen(table: pd.DataFrame, rows: Rows) -> np.ndarray:
     _need(table, rows)
     mask = np.ones(len(table), dtype=bool)
     for name, value in rows.items():
-        column = table[name]
-        mask &= np.asarray(column.isin(value) if isinstance(value, tuple) else column == value)
+        own = table[name]
+        mask &= np.asarray(own.isin(value) if isinstance(value, tuple) else own.array == value)
     return mask
 
 
-def indexed(rows: pd.DataFrame, column: str, keys: Sequence[str], which: Any = "") -> pd.Series:
+def indexed(
+    table: pd.DataFrame, rows: np.ndarray, column: str, keys: Sequence[str], which: Any = ""
+) -> pd.Series:
     """One column of some rows, indexed by their keys; accuracies, 0..1, come in per cent.
 
     ValueError says `which` rows lack a column, are none, or are several with the same keys.
     """
-    _need(rows, [*keys, column])
-    values = rows.set_index(list(keys))[column].astype(float)
-    if rows.empty or values.index.has_duplicates:
+    _need(table, [*keys, column])
+    index = pd.MultiIndex.from_arrays([table[name].array[rows] for name in keys], names=keys)
+    index = index if len(keys) > 1 else index.get_level_values(0)
+    values = pd.Series(table[column].to_numpy()[rows].astype(float), index, name=column)
+    if values.empty or index.has_duplicates:
         each = " and ".join(keys)
-        raise ValueError(f"{len(rows)} rows with {which}: expected one for each {each}")
+        raise ValueError(f"{len(index)} rows with {which}: expected one for each {each}")
     return 100 * values if "accuracy" in str(column) else values
 
 
@@ -185,7 +189,7 @@ def pick(
     **rows: Any,
 ) -> pd.Series:
     """`indexed` of the rows that are `chosen`."""
-    return indexed(table[chosen(table, rows)], column, keys, rows)
+    return indexed(table, chosen(table, rows), column, keys, rows)
 
 
 def _need(table: pd.DataFrame, columns: Iterable[str]) -> None:

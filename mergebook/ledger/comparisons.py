@@ -97,7 +97,7 @@ class Comparison:
         for i, (rows, column) in enumerate(zip(self.rows(table), self.value_columns, strict=True)):
             if i and isinstance(self.worse, float):
                 continue
-            side = indexed(table[rows], column, self.keys, self.says)
+            side = indexed(table, rows, column, self.keys, self.says)
             side = side.groupby("seed").mean() if self.by_seed else side
             sides[i] = side if self.scale is None else self.scale(side)
         if self.kind in ("spread", "correlation"):

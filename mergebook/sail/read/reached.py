@@ -30,6 +30,7 @@ def speed_ups(
     """
     names = table["arm" if "arm" in table else "method"]
     keys = [name for name in KEYS if name in table]
+    table = table[[*keys, goal, "first_step", "last", *FLOPS]]
     pairs = table[names == own].merge(table[names == rival], on=keys, suffixes=("", "_rival"))
 
     def side(end: str) -> tuple[torch.Tensor, Any]:

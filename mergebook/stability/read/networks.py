@@ -102,8 +102,8 @@ def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 150
 
 def _losses(smooth: float, tasks: pd.DataFrame) -> bounds.Losses:
     """σ and ζ of each task from the estimated squares, which may be negative."""
-    squares = (tasks[name].clip(lower=0) for name in ("noise", "heterogeneity"))
-    return bounds.Losses(smooth, *(torch.tensor(each.to_numpy()).sqrt() for each in squares))
+    squares = (torch.tensor(tasks[name].to_numpy()) for name in ("noise", "heterogeneity"))
+    return bounds.Losses(smooth, *(each.clamp(min=0).sqrt() for each in squares))
 
 
 def _placed(rows: list[dict[str, Any]]) -> pd.DataFrame:

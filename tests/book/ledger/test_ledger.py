@@ -419,30 +419,3 @@ def test_claims_on_text_say_how_little_they_could_have_shown() -> None:
     assert seen.max()["S5"] < 0.02
     assert seen.min()["S18"] > 0.45
     assert seen.max()["S18"] < 0.55
-
-
-def test_a_claims_unit_is_that_of_its_values() -> None:
-    """Tasks (or layers) where a primary check has them, in columns or as rows of a correlation."""
-    claims = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *stability.CLAIMS, *sail.CLAIMS)
-    load = cached(load_table)
-    wrong = []
-    for each in claims:
-        checks = [check for check in each.checks(load) if check.role == "primary"]
-        wide = [check.values.ndim > 1 and check.columns == "tasks" for check in checks]
-        sampled = any(w for w, check in zip(wide, checks, strict=True) if check.kind == "mean")
-        sampled |= any(check.kind == "correlation" for check in checks) and each.unit == "tasks"
-        if sampled != (each.unit in ("tasks", "layers")):
-            wrong.append(each.key)
-        if (each.unit == "facts") != all(check.kind == "fact" for check in checks):
-            wrong.append(each.key)
-    assert wrong == []
-
-
-def test_ids_of_checks_are_stable_names_of_their_own() -> None:
-    """No two checks share one, and none holds a sentence or a number that was measured."""
-    claims = (*cart.CLAIMS, *frank_wolfe.CLAIMS, *cogram.CLAIMS, *sail.CLAIMS, *stability.CLAIMS)
-    load = cached(load_table)
-    for each in claims:
-        ids = ["/".join(map(str, check.about.values())) for check in each.checks(load)]
-        assert len(ids) == len({*ids})
-        assert all(ids)

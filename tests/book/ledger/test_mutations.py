@@ -16,7 +16,7 @@ from mergebook.cogram import claims as cogram
 from mergebook.frank_wolfe import claims as frank_wolfe
 from mergebook.lab import results
 from mergebook.lab.results import load_table
-from mergebook.ledger import Claim, Comparison, comparison, judge
+from mergebook.ledger import Check, Claim, Comparison, comparison, judge
 from mergebook.ledger.verdicts import cached, outcomes
 from mergebook.sail import claims as sail
 from mergebook.sail.claims import arms
@@ -28,6 +28,17 @@ FAR = 20.0  # how far to shift rows, in multiples of the largest value
 NOTICED = {"for": {"holds", "proved"}, "against": {"fails", "refuted"}}
 NOTICED |= {way: {"open", "fails", "refuted"} for way in ("in turn", "exchanged")}
 LOAD = cached(cache(load_table))
+
+
+@cache
+def made(claim: Claim) -> list[Comparison | Check]:
+    """What tests a claim on the results that ship."""
+    return list(claim.test(LOAD))
+
+
+@cache
+def checks(claim: Claim) -> list[Check]:
+    return [each.check(LOAD) if isinstance(each, Comparison) else each for each in made(claim)]
 
 
 def shown(comparison: Comparison, table: pd.DataFrame) -> str:
@@ -115,12 +126,31 @@ def unnoticed(comparison: Comparison) -> dict[str, str]:
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=[claim.key for claim in CLAIMS])
 def test_spoiled_rows_are_noticed(claim: Claim) -> None:
-    primary = [each for each in claim.test(LOAD) if each.role == "primary"]
+    primary = [each for each in made(claim) if each.role == "primary"]
     assert all(isinstance(each, Comparison) for each in primary)
     compared = [each for each in primary if isinstance(each, Comparison)]
     wrong = {each.says: unnoticed(each) for each in compared}
     assert {says: ways for says, ways in wrong.items() if ways} == {}
     assert {way for each in compared for way in ways_to_spoil(each)} >= {"for", "against"}
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=[claim.key for claim in CLAIMS])
+def test_a_claims_unit_is_that_of_its_values(claim: Claim) -> None:
+    """Tasks (or layers) where a primary check has them, in columns or as rows of a correlation."""
+    primary = [check for check in checks(claim) if check.role == "primary"]
+    wide = [check.values.ndim > 1 and check.columns == "tasks" for check in primary]
+    sampled = any(w for w, check in zip(wide, primary, strict=True) if check.kind == "mean")
+    sampled |= any(check.kind == "correlation" for check in primary) and claim.unit == "tasks"
+    assert sampled == (claim.unit in ("tasks", "layers"))
+    assert all(check.kind == "fact" for check in primary) == (claim.unit == "facts")
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=[claim.key for claim in CLAIMS])
+def test_ids_of_checks_are_stable_names_of_their_own(claim: Claim) -> None:
+    """No two checks share one, and none holds a sentence or a number that was measured."""
+    ids = ["/".join(map(str, check.about.values())) for check in checks(claim)]
+    assert len(ids) == len({*ids})
+    assert all(ids)
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=[claim.key for claim in CLAIMS])

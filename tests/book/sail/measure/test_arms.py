@@ -43,7 +43,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def text() -> Transfer:
     made = text_transfer(Texts(0, {"a": words(0) * 10, "b": words(1) * 10}))
-    return replace(made, schedule=Schedule(8, 3e-3, 8))
+    return replace(judged_by(made, 8), schedule=Schedule(8, 3e-3, 8))
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +56,23 @@ def tables(text: Transfer) -> Tables:
 
 @pytest.fixture(scope="module")
 def pictures() -> Transfer:
-    return replace(picture_transfer(*shades(), 0), schedule=Schedule(3, 3e-3, 8))
+    return few_pictures()
 
 
-def shades() -> tuple[Task, list[LabelledSet]]:
-    labels = torch.arange(48) % 6
-    inputs = (40 * labels[:, None, None, None]).expand(48, 3, 32, 32).to(torch.uint8)
+def few_pictures() -> Transfer:
+    """Two pictures of each shade choose, two judge, and there are five to learn from."""
+    made = picture_transfer(*shades(30), 0)
+    return replace(judged_by(made, 12), schedule=Schedule(3, 3e-3, 8))
+
+
+def judged_by(made: Transfer, count: int) -> Transfer:
+    """A transfer whose networks are judged on the first few examples."""
+    return replace(made, choose=made.choose.first(count), judge=made.judge.first(count))
+
+
+def shades(count: int = 48) -> tuple[Task, list[LabelledSet]]:
+    labels = torch.arange(count) % 6
+    inputs = (40 * labels[:, None, None, None]).expand(count, 3, 32, 32).to(torch.uint8)
     split, names = Split(inputs, labels), tuple("abcdef")
     task = Task("shades", names, split, split, split, transform=lambda rows: rows / 100 - 1)
     return task, [LabelledSet("known", names, split, split, "0")]
@@ -216,7 +227,8 @@ def test_halves_that_are_alike_are_told(pictures: Transfer) -> None:
 
 
 def test_the_full_profile_has_sizes_of_its_own(pictures: Transfer) -> None:
-    wide = replace(picture_transfer(*shades(), 0, profile="full"), schedule=pictures.schedule)
+    made = picture_transfer(*shades(30), 0, profile="full")
+    wide = replace(judged_by(made, 12), schedule=pictures.schedule)
     assert wide.name == "ResNet, halves, full"
     nets = {name: wide.network(name, TARGET) for name in wide.builds}
     outputs = {name: net.state_dict()["1.weight"].shape[1] for name, net in nets.items()}

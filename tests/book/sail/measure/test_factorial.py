@@ -15,13 +15,13 @@ from mergebook.lab.results import Tables
 from mergebook.sail.measure import arms as module
 from mergebook.sail.measure import sources
 from mergebook.sail.measure.arms import CELLS, MAPS, SCRATCH, Cell, factorial
-from mergebook.sail.measure.grounds import picture_transfer, text_transfer
+from mergebook.sail.measure.grounds import text_transfer
 from mergebook.sail.measure.sources import Sources
 from mergebook.sail.measure.training import Texts
 from mergebook.sail.measure.transfers import TARGET, Schedule, Transfer
 from mergelib.align import git_rebasin
 from mergelib.statedict import lerp
-from tests.book.sail.measure.test_arms import shades
+from tests.book.sail.measure.test_arms import few_pictures, judged_by
 from tests.book.sail.measure.test_text import words
 
 CELL = ["sources", "start", "maps"]
@@ -43,8 +43,7 @@ def quick() -> Any:
 @pytest.fixture(scope="module")
 def text() -> Transfer:
     made = text_transfer(Texts(0, {"a": words(0) * 10, "b": words(1) * 10}))
-    few = {name: getattr(made, name).first(2) for name in ("choose", "judge")}
-    return replace(made, schedule=Schedule(8, 3e-3, 4), **few)
+    return replace(judged_by(made, 2), schedule=Schedule(8, 3e-3, 4))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ def tables(text: Transfer) -> Tables:
 
 @pytest.fixture(scope="module")
 def pictures() -> Transfer:
-    return replace(picture_transfer(*shades(), 0), schedule=Schedule(3, 3e-3, 8))
+    return few_pictures()
 
 
 def begun(tables: Tables) -> "pd.Series[float]":
@@ -164,7 +163,7 @@ def test_matching_leaves_a_residual_network_s_answers(pictures: Transfer) -> Non
     """Batch norms, their statistics and shortcuts go along with the channels."""
     pair = Sources(pictures, "own", "half wider")
     before, after = pair.nets[1], pair._matched(CELLS[Cell(2, "re-basin", "mean")])[1]
-    inputs = pictures.transform(pictures.judge.inputs) + torch.randn(48, 3, 32, 32)
+    inputs = pictures.transform(pictures.judge.inputs) + torch.randn(12, 3, 32, 32)
     with torch.no_grad():
         one, two = (net.eval()(inputs) for net in (before, after))
     assert torch.allclose(one, two, atol=1e-4)

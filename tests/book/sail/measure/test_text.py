@@ -194,7 +194,7 @@ TEXTS = {"a": words(0), "b": words(1), "c": words(2)}
     [
         ("overlap", 1, {"cells": [[0, 0], [1, 1]]}, 2),
         ("mixture", 2, {"shares": [0.25, 0.5, 1.0]}, 3),
-        ("cross_corpus", 3, {"budget": 40}, 2),
+        ("cross_corpus", 3, {"budget": 20}, 2),
     ],
 )
 def test_sweeps_of_all_studies(name: str, count: int, settings: dict[str, Any], cells: int) -> None:
