@@ -6,24 +6,30 @@ the merged features separates the two, and the pretrained model under such a hea
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
 from mergebook.lab.comparison import (
     adapted,
     choices,
+    distance,
     examples_of,
+    first,
     merge_zoo,
     merged_grid,
     points,
     records,
     widened,
 )
+from mergebook.lab.experts import train_experts
 from mergebook.lab.grids import GRIDS, Grid
 from mergebook.lab.heads import accuracy_of, features_of, judged_under_heads, labelled, ridge
 from mergebook.lab.results import Tables
-from mergebook.lab.runner import study
+from mergebook.lab.runner import beginning_of, study
+from mergebook.suites.training import checkpoints
 from mergebook.suites.types import Zoo
 from mergelib.statedict import StateDict
 
@@ -102,6 +108,42 @@ def fresh_heads(
         for name, state in zoo.experts.items()
         for row in judged_under_heads(zoo, state, [name], shots, everything)
     ]
+    return tables
+
+
+@study(load=beginning_of)
+def training_length(
+    zoo: Zoo,
+    *,
+    steps: Sequence[int] = (25, 100, 400, 1600),
+    learning_rate: float = 4e-4,
+    share: float = 1.0,
+    methods: Sequence[str] = ("average", "task_arithmetic", "cart"),
+) -> Tables:
+    """`fresh_heads` of experts after several numbers of steps, of 32 examples each.
+
+    Adam trains at the constant ``learning_rate``, without decay, on the first ``share`` of each
+    task's training examples, 0..1.
+
+    Returns:
+        The tables of `fresh_heads` with ``steps``, and ``experts``: rows of ``steps``, ``task``
+        and ``distance``, ‖θ_t − θ_0‖.
+    """
+    sizes = {name: max(1, round(share * len(t.train))) for name, t in zoo.suite.tasks.items()}
+    part = replace(zoo, suite=first(zoo.suite, train=sizes))
+    training: dict[str, Any] = {"steps": steps, "batch_size": 32, "optimiser": "adam"}
+    kept = train_experts(part, checkpoints, learning_rate=learning_rate, **training)
+    tables: Tables = {"experts": []}
+    for count in steps:
+        experts = {name: states[count] for name, states in kept.items()}
+        grids = {name: JUDGED[name] for name in methods}
+        made = fresh_heads(replace(part, experts=experts), grids=grids, shots=(), everything=False)
+        for table, rows in made.items():
+            tables.setdefault(table, []).extend({"steps": count, **row} for row in rows)
+        tables["experts"] += [
+            {"steps": count, "task": name, "distance": distance(zoo, state)}
+            for name, state in experts.items()
+        ]
     return tables
 
 

@@ -276,6 +276,7 @@ def test_studies_use_no_method_that_they_do_not_name(
         "surface": {"rank_ratios": [0.5], "scales": [1.0, 2.0], "inputs": 3, "pictures": 20},
         "geometry": {"rank_ratios": [0.5]},
         "fresh_heads": {"grids": {"average": {}}, "shots": [1]},
+        "training_length": {"steps": [1], "methods": ["average"]},
         "label_budget": {"budgets": [4], "steps": 1}
         | {"grid": {"rank_ratio": [0.5], "scale": [1.0]}},
         "variance": {"densities": [0.5], "multiples": [1.0], "pictures": 20},

@@ -1,12 +1,13 @@
 """Fitted heads against scikit-learn and against leaving one example out by hand."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.linear_model import Ridge
 
-from mergebook.cart.measure.heads import fresh_heads, label_budget
+from mergebook.cart.measure.heads import fresh_heads, label_budget, training_length
 from mergebook.lab import heads
 from mergebook.lab.comparison import merge_zoo
 from mergebook.suites.types import Zoo
@@ -74,6 +75,20 @@ def test_every_candidate_is_judged_under_every_head(tiny_zoo: Zoo) -> None:
         most = {"frozen": 0, "validation": len(task.validation), "all": len(task.train)}
         most |= {"class means": len(task.validation), "1 per class": len(task.class_names)}
         assert row["labels"] == most.get(row["head"], row["labels"])
+
+
+def test_longer_training_is_judged_at_every_checkpoint(tiny_zoo: Zoo) -> None:
+    methods = ("average", "task_arithmetic")
+    tables = training_length(tiny_zoo, steps=(1, 4), methods=methods, share=0.5)
+    far = dict.fromkeys((1, 4), 0.0)
+    for row in tables["experts"]:
+        far[row["steps"]] += row["distance"]
+    assert 0 < far[1] < far[4]
+    test = pd.DataFrame(tables["test"]).set_index(["steps", "method"])
+    names = ("pretrained", "individual", *methods)
+    assert {*test.index} == {(count, name) for count in (1, 4) for name in names}
+    own = [test.loc[(count, "pretrained"), "accuracy"].tolist() for count in (1, 4)]
+    assert own[0] == own[1], "the pretrained model is the same after any number of steps"
 
 
 def test_a_budget_is_all_that_is_seen(tiny_zoo: Zoo) -> None:
