@@ -172,7 +172,8 @@ def indexed(
     ValueError says `which` rows lack a column, are none, or are several with the same keys.
     """
     _need(table, [*keys, column])
-    index = pd.MultiIndex.from_arrays([table[name].array[rows] for name in keys], names=keys)
+    arrays = [table[name].array[rows] for name in keys]
+    index: pd.Index = pd.MultiIndex.from_arrays(arrays, names=[*keys])
     index = index if len(keys) > 1 else index.get_level_values(0)
     values = pd.Series(table[column].to_numpy()[rows].astype(float), index, name=column)
     if values.empty or index.has_duplicates:

@@ -14,7 +14,7 @@ import torch
 from mergebook.cogram import measure as studies
 from mergebook.cogram import pairs
 from mergebook.cogram.measure import CHOSEN, feature_scale, fusion, thresholds, tuning
-from mergebook.cogram.pairs import digit_pair, make_pair, pair_of, shifted
+from mergebook.cogram.pairs import digit_pair, draw_pairs, make_pair, pair_of, shifted
 from mergebook.cogram.synthetic import synthetic_pair, train_pair
 from mergebook.lab.measuring import Measurement, measure
 from mergebook.lab.results import load_result
@@ -177,7 +177,7 @@ def test_the_map_begins_where_fusion_is() -> None:
 @pytest.mark.usefixtures("small")
 def test_a_killed_run_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one pair of networks a seed."""
-    every, asked = studies.draw_pairs, []
+    every, asked = draw_pairs, []
     monkeypatch.setattr(studies, "draw_pairs", lambda *given: islice(every(*given), 1))
 
     def killed(seed: int, source: str) -> Any:

@@ -33,7 +33,7 @@ def shades() -> Ground:
     split = Split(pictures, labels)
     few = split.first(12)
     ground = picture_ground(Task("shades", ("dark", "grey", "bright"), split, few, few), 0)
-    return replace(ground, builds=dict(reversed(ground.builds.items())))
+    return replace(ground, builds=dict(reversed([*ground.builds.items()])))
 
 
 @pytest.fixture(scope="module")
