@@ -164,6 +164,32 @@ table.columns = pd.MultiIndex.from_tuples(short, names=["", "tasks"])
 display(HTML(table.to_html(float_format="{:.0f}".format, na_rep="")))
 
 # %% [markdown]
+# ## Two experts
+#
+# `slerp` joins exactly two models. The experts are sentence encoders for TREC and Banking77; every setting is chosen on
+# validation examples.
+
+# %% tags=["remove-input"]
+from mergebook.lab.results import load_table
+from mergebook.lab.statistics import over_seeds, paired, plus_minus, written
+
+pair = load_table("sentences8-pair")
+pair["accuracy"] *= 100
+means = over_seeds(pair, "method").sort_values("mean", ascending=False)
+means.index = pd.Index([leaderboard.title(name) for name in means.index], name="method")
+display(HTML(written({"accuracy, %": means}).to_html(index_names=False)))
+AGAINST = {name: (name, "average") for name in ("slerp", "task_arithmetic", "tsv", "cart")}
+over = paired(pair, AGAINST)
+arc, both, spectral = (plus_minus(*row, 1) for row in over.to_numpy()[:3])
+display(
+    Markdown(f"""
+SLERP gains {arc} points over the average of the two. Task arithmetic with scale 1, which adds both
+task vectors, gains {both}, and TSV {spectral}. CART equals the average, because the centred task vectors
+of two experts cancel.
+""")
+)
+
+# %% [markdown]
 # ## What a rule costs
 #
 # Each rule merges eight random experts of the shape of CLIP's ViT-B/32 image tower, with 88 million parameters each.
@@ -172,8 +198,6 @@ display(HTML(table.to_html(float_format="{:.0f}".format, na_rep="")))
 # the call adds to the memory of the experts. It includes the merged model of 351 MB.
 
 # %% tags=["remove-input"]
-from mergebook.lab.results import load_table
-
 costs = load_table("benchmarks", "rules").query("rule != 'slerp'").set_index("rule")
 costs = costs.sort_values("warm_seconds")
 shown = pd.DataFrame(
@@ -189,6 +213,12 @@ display(HTML(shown.to_html()))
 # %% tags=["remove-cell", "nbval-check-output"]
 print(table.head(4).round(0).astype("Int64").to_string())
 assert (lead > 0).all()
+assert over["mean"].round().tolist() == [0, 5, 7, 0]
+assert (
+    load_table("sentences8-pair", "chosen")["settings"]
+    .map(lambda own: own["task_arithmetic"]["scale"] == 1)
+    .all()
+)
 assert (labelled > -0.5).all()
 assert languages[best] - languages["pretrained"] < 2
 assert kept["cart"].between(70, 96).all()
@@ -198,8 +228,6 @@ import base64
 import io
 
 from myst_nb import glue
-
-from mergebook.lab.results import load_table
 
 EIGHT = ["imagenet8", "sentences8", "vision8"]
 
@@ -234,6 +262,8 @@ for key, method in {
 }.items():
     numbers |= {f"{key}_low": kept[method].min(), f"{key}_high": kept[method].max()}
 tsv = rows.query("suite == 'imagenet8' and method == 'tsv'").iloc[0]
+pairs = {"average": "average", "sum": "task_arithmetic", "tsv": "tsv", "experts": "individual"}
+numbers |= {f"pair_{key}": means["mean"][leaderboard.title(n)] for key, n in pairs.items()}
 numbers |= {"worst": tsv["worst"], "mean": tsv["normalised"]}
 for name, value in numbers.items():
     glue(name, float(value), display=False)
