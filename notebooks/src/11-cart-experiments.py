@@ -170,7 +170,7 @@ is {points(features.to_numpy())[0]} points better than no merge.
 
 # %% [markdown]
 # CART's gain in this setting is therefore mostly that its features agree better with heads made from the pretrained
-# model. [](70-what-five-papers-taught-us) repeats the measurement on two more networks. On EfficientNet more
+# model. [](70-what-five-papers-taught-us) repeats the measurement on three more networks. On EfficientNet more
 # than half of the lead remains under fitted heads.
 #
 # ```{admonition} Takeaway

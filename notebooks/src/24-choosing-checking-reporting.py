@@ -461,7 +461,7 @@ labels. Merging still improves the features: CART under fitted heads is {in_word
 # ```{admonition} Takeaway: report the pretrained model with fitted heads
 # :class: tip
 # If you have labels to tune a merge, fit a head on the same labels first, also to the pretrained model. On this suite,
-# that alone gains more than any merge under frozen heads; on EfficientNet it does not.
+# that alone gains more than any merge under frozen heads; on EfficientNet and on glyphs it does not.
 # ```
 #
 # ## Give the interval that matches the claim
