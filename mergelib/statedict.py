@@ -14,8 +14,6 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from mergelib.messages.refusals import refuse_adapter_folder
-
 T = TypeVar("T")
 StateDict = Mapping[str, Tensor]
 Experts = Mapping[str, StateDict] | Sequence[StateDict]
@@ -43,7 +41,7 @@ def named(experts: Mapping[str, T] | Iterable[T]) -> dict[str, T]:
     """Return experts by name: a mapping keeps its keys, a list is numbered from ``expert 0``.
 
     Raises:
-        ValueError: if there is no expert, or one is an adapter's folder.
+        ValueError: if there is no expert.
         TypeError: if ``experts`` is a single path or module.
     """
     if isinstance(experts, str | os.PathLike | nn.Module):
@@ -53,9 +51,6 @@ def named(experts: Mapping[str, T] | Iterable[T]) -> dict[str, T]:
         experts = {f"expert {i}": expert for i, expert in enumerate(experts)}
     if not experts:
         raise ValueError("nothing to merge: experts is empty")
-    for name, expert in experts.items():
-        if isinstance(expert, str | os.PathLike):
-            refuse_adapter_folder(name, expert)
     return dict(experts)
 
 

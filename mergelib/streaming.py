@@ -33,7 +33,9 @@ from mergelib.io import (
     AnyPath,
     Checkpoint,
     Memory,
+    base_of_all,
     note_ties,
+    open_model,
     resolved,
     staged,
     write_tensors,
@@ -82,11 +84,13 @@ def merge_files(
 
     Args:
         method: a name from `mergelib.methods`.
-        experts: at least one file or folder that `Checkpoint` reads, as a list or with names.
+        experts: at least one file or folder that `Checkpoint` reads, as a list or with names. An
+            adapter's folder means its base with the adapter applied; so does ``"BASE+ADAPTER"``.
         output: a ``.safetensors`` file, or a folder. A folder also receives configuration,
             tokenizer, modules of Sentence-Transformers and licence from the pretrained model's
             folder, or from the first expert's that has one.
-        pretrained: file or folder of the base model; most methods need it.
+        pretrained: file or folder of the base model; most methods need it. By default the one that
+            the configuration of adapters names.
         include: patterns of keys to merge; this and the next four options are those of
             `mergelib.merge`.
         exclude: patterns of keys not to merge.
@@ -117,12 +121,13 @@ def merge_files(
             modules and the copied folder differs, or if an output layer is no longer tied.
     """
     check_device(device)
-    chosen = get_method(method)
+    chosen, models = get_method(method), named(experts)
+    pretrained = base_of_all(models) if pretrained is None else pretrained
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     parts = Parts(include, exclude, missing)
     memory = Memory()
-    base = None if pretrained is None else Checkpoint(pretrained, memory=memory)
-    checkpoints = {n: Checkpoint(path, memory=memory) for n, path in named(experts).items()}
+    base = None if pretrained is None else open_model(pretrained, memory=memory)
+    checkpoints = {name: open_model(path, base, memory=memory) for name, path in models.items()}
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
     source = compare(checkpoints, base, parts, inputs)
     reference = next(iter(inputs.values()))
@@ -244,7 +249,7 @@ def provenance(
     method: str, hyperparameters: Mapping[str, Any], parts: Parts, inputs: Mapping[str, Checkpoint]
 ) -> dict[str, str]:
     """Return metadata that record how a file was made."""
-    files = [file for checkpoint in inputs.values() for file in checkpoint.shards]
+    files = {file: None for checkpoint in inputs.values() for file in checkpoint.shards}
     with ThreadPoolExecutor() as pool:
         hashing = progress(pool.map(sha256_of, files), "hashing", len(files), leave=False)
         digests = dict(zip(files, hashing, strict=True))

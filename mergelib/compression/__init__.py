@@ -120,7 +120,7 @@ def compress(
     entry.check(hyperparameters, pretrained=pretrained is not None)
     models, base = named(experts), pretrained if entry.needs_pretrained else None
     origin = None if base is None else as_state(base)
-    source = compare(as_states(models), origin, None, {"pretrained": base, **models})
+    source = compare(as_states(models, base=origin), origin, None, {"pretrained": base, **models})
     source.check(parts=False)
     source.look_through()
     matrices = source.matrices(is_matrix)

@@ -1,17 +1,17 @@
 """Read weights lazily (`checkpoint`), and write files completely or not at all (`staging`)."""
 
 from mergelib.io.cache import cache_folder
-from mergelib.io.checkpoint import (
-    TIED,
-    AnyPath,
-    Checkpoint,
+from mergelib.io.checkpoint import TIED, AnyPath, Checkpoint
+from mergelib.io.files import Memory
+from mergelib.io.models import (
     Model,
     Models,
     as_state,
     as_states,
+    base_of_all,
     load_state_dict,
+    open_model,
 )
-from mergelib.io.files import Memory
 from mergelib.io.staging import resolved, staged
 from mergelib.io.write import note_ties, save_state_dict, write_tensors
 
@@ -24,9 +24,11 @@ __all__ = [
     "Models",
     "as_state",
     "as_states",
+    "base_of_all",
     "cache_folder",
     "load_state_dict",
     "note_ties",
+    "open_model",
     "resolved",
     "save_state_dict",
     "staged",

@@ -3,21 +3,19 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mergelib.io.files import InputFile, Memory, Place, input_file
 from mergelib.io.header import read_header
 from mergelib.io.pickles import Entry, identity, read_pickle
-from mergelib.statedict import StateDict, check_keys, name_experts, named, repeated
+from mergelib.statedict import check_keys, repeated
 
 AnyPath = str | os.PathLike[str]
-Model = StateDict | nn.Module | AnyPath
-Models = Mapping[str, Model] | Sequence[Model]
 
 # Formats that hold weights for other programs, some of them quantised.
 _OTHERS = {
@@ -29,6 +27,7 @@ _OTHERS = {
 }
 _SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pkl", *_OTHERS}
 
+WHOLE = ("model.safetensors", "pytorch_model.bin")  # files that are a folder's model
 TIED = "mergelib.tied"  # in metadata: names of one tensor, each further name to the first
 
 
@@ -138,38 +137,6 @@ class Checkpoint(Mapping[str, Tensor]):
             file.check()
 
 
-def load_state_dict(path: AnyPath) -> dict[str, Tensor]:
-    """Read the state dict in any file or folder that `Checkpoint` accepts, and raise its errors.
-
-    Tied tensors, in a pickle or in a file of `mergelib.save_state_dict`, share memory again.
-
-    >>> save_state_dict({"head.weight": torch.ones(10, 64)}, "expert.safetensors")
-    >>> load_state_dict("expert.safetensors")["head.weight"].shape
-    torch.Size([10, 64])
-    """
-    return Checkpoint(path).load()
-
-
-def as_state(model: Model, *, lazy: bool = False) -> StateDict:
-    """Return a model's state dict: the mapping itself, a module's own tensors, or a file's.
-
-    A ``lazy`` file is read tensor by tensor, on access. Any other object is returned unchanged, so
-    that the caller's own check can name it.
-    """
-    if isinstance(model, nn.Module):
-        state: dict[str, Tensor] = model.state_dict()
-        return state
-    if isinstance(model, str | os.PathLike):
-        model = Checkpoint(model)
-    return model.load() if isinstance(model, Checkpoint) and not lazy else model
-
-
-def as_states(experts: Models, *, lazy: bool = False) -> dict[str, StateDict]:
-    """Return the experts' state dicts by name; raises what `named` and `load_state_dict` raise."""
-    states = {name: as_state(model, lazy=lazy) for name, model in named(experts).items()}
-    return name_experts(states)
-
-
 def _find_weights(path: Path) -> Path:
     """Return the weight file, or the index of shards, at a path."""
     if not path.exists():
@@ -177,7 +144,7 @@ def _find_weights(path: Path) -> Path:
     if not path.is_dir():
         _check_format(path)
         return path
-    for name in ("model.safetensors", "pytorch_model.bin"):
+    for name in WHOLE:
         for file in (path / name, path / f"{name}.index.json"):
             if file.is_file():
                 return file

@@ -19,7 +19,7 @@ from mergelib.inspection.companions import check_companions
 from mergelib.inspection.kinds import IsMatrix as IsMatrix
 from mergelib.inspection.kinds import Matrices, kinds_of
 from mergelib.inspection.watch import Watch, check_integers, check_ties
-from mergelib.io import Model, Models, as_state, as_states
+from mergelib.io import Model, Models, as_state, as_states, base_of_all
 from mergelib.merging.applying import (
     NotFinite,
     apply_rule,
@@ -173,9 +173,9 @@ def merge(
     Args:
         method: a name from `methods`.
         experts: name to model, or a list of models: state dicts, modules, or paths that
-            `load_state_dict` reads. Keys and shapes must agree, except where ``include``,
-            ``exclude`` and ``missing`` allow differences; floating dtypes may differ.
-        pretrained: the base model; most methods need it.
+            `load_state_dict` reads, among them LoRA adapters. Keys and shapes must agree, except
+            where ``include``, ``exclude`` and ``missing`` allow differences; dtypes may differ.
+        pretrained: the base model; most methods need it. By default the one that adapters name.
         include: pattern or patterns (`fnmatch`, case-sensitive) of the keys to merge, e.g.
             ``"bert.*"``; all if None. Other keys are copied from the pretrained model (else the
             first expert), unchecked.
@@ -216,11 +216,14 @@ def merge(
     """
     check_device(device)
     chosen = get_method(method)
+    models = named(experts)
+    pretrained = base_of_all(models) if pretrained is None else pretrained
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     base = None if pretrained is None else as_state(pretrained)
-    models = named(experts)
     parts = Parts(include, exclude, missing)
-    source = compare(as_states(models), base, parts, {"pretrained": pretrained, **models})
+    source = compare(
+        as_states(models, base=base), base, parts, {"pretrained": pretrained, **models}
+    )
     return dict(merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix))
 
 

@@ -5,10 +5,8 @@ averages. Quantised weights are integers whose scale is stored elsewhere; a merg
 like counters.
 """
 
-import os
 import re
 from collections.abc import Mapping, Set
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,8 +14,9 @@ from torch import Tensor
 from mergelib.messages.adapters import factors_of
 
 _MERGED_FIRST = (
+    "pass the folder with its adapter_config.json, which is applied to the base if it is LoRA, or "
     "merge each adapter into its base first (with PEFT: model.merge_and_unload(), then "
-    "save_pretrained), and merge the results"
+    "save_pretrained)"
 )
 _LEAVE_OUT = "; or leave them out with exclude="
 
@@ -57,15 +56,6 @@ def is_quantised(key: str, tensor: Tensor) -> bool:
         return True
     last = key.rpartition(".")[2]
     return tensor.dim() > 0 and re.search(r"weight(_packed)?$|^qzeros$", last) is not None
-
-
-def refuse_adapter_folder(name: str, path: str | os.PathLike[str]) -> None:
-    """Raise ``ValueError`` for a folder that holds a PEFT adapter but no model."""
-    folder = Path(path)
-    if (folder / "adapter_config.json").is_file() and not any(folder.glob("*model*.index.json")):
-        whole = (folder / file for file in ("model.safetensors", "pytorch_model.bin"))
-        if not any(file.is_file() for file in whole):
-            raise ValueError(f"{name}: {folder} holds an adapter but no model: {_MERGED_FIRST}")
 
 
 def check_device(device: torch.device | str | None) -> None:

@@ -100,7 +100,8 @@ def adapt(
     if model is None and isinstance(pretrained, nn.Module):
         model = pretrained
     models = named(experts)
-    states = as_states(models, lazy=True)
+    own = None if pretrained is None else as_state(pretrained, lazy=True)
+    states = as_states(models, lazy=True, base=own)
     complete = states.keys() <= (statistics or {}).keys()
     running = needs.model and not (needs.every_expert and complete)
     for name, useless in (("start", start), ("statistics", statistics)):

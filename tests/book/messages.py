@@ -157,13 +157,24 @@ LORA = {
 case("adapters")(lambda: merge(lambda state: {**state, **LORA}))
 
 
+def adapter(module: str = "dense", **config: str) -> None:
+    """Write the folder of an adapter of one module, and merge with it."""
+    place = f"base_model.model.encoder.{module}"
+    factors = {"lora_A": torch.ones(4, 32), "lora_B": torch.ones(32, 4)}
+    state = {f"{place}.{name}.weight": tensor for name, tensor in factors.items()}
+    ml.save_state_dict(state, "lora/adapter_model.safetensors")
+    Path("lora/adapter_config.json").write_text(json.dumps({"peft_type": "LORA", **config}))
+    ml.merge("average", ["lora"], pretrained=BASE)
+
+
 @case("adapter-folder")
 def _() -> None:
-    Path("lora").mkdir()
-    Path("lora/adapter_config.json").write_text("{}")
-    merge_files("lora")
+    adapter()
+    ml.merge("average", ["lora"])
 
 
+case("adapter-kind")(lambda: adapter(peft_type="IA3"))
+case("adapter-fit")(lambda: adapter("other"))
 case("quantised")(lambda: merge(more(encoder__dense__weight=torch.ones(32, 32, dtype=torch.int8))))
 
 

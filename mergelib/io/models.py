@@ -1,0 +1,102 @@
+"""What a caller may pass as a model: state dicts, modules, files, folders and adapters."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from mergelib.io.adapters import CONFIG, WithAdapter, read_config
+from mergelib.io.checkpoint import AnyPath, Checkpoint
+from mergelib.io.files import Memory
+from mergelib.statedict import StateDict, name_experts, named
+
+Model = StateDict | nn.Module | AnyPath
+Models = Mapping[str, Model] | Sequence[Model]
+
+
+def load_state_dict(path: AnyPath) -> dict[str, Tensor]:
+    """Read the state dict in any file or folder that `Checkpoint` accepts, and raise its errors.
+
+    For the folder of a LoRA adapter it is that of its base with the adapter applied.
+
+    Tied tensors, in a pickle or in a file of `mergelib.save_state_dict`, share memory again.
+
+    >>> save_state_dict({"head.weight": torch.ones(10, 64)}, "expert.safetensors")
+    >>> load_state_dict("expert.safetensors")["head.weight"].shape
+    torch.Size([10, 64])
+    """
+    return open_model(path).load()
+
+
+def as_state(model: Model, *, lazy: bool = False, base: StateDict | None = None) -> StateDict:
+    """Return a model's state dict: the mapping itself, a module's own tensors, or a file's.
+
+    A ``lazy`` file is read tensor by tensor, on access; ``base`` is that of an adapter. Any other
+    object is returned unchanged, so that the caller's own check can name it.
+    """
+    if isinstance(model, nn.Module):
+        state: dict[str, Tensor] = model.state_dict()
+        return state
+    if isinstance(model, str | os.PathLike):
+        model = open_model(model, base)
+    return model.load() if isinstance(model, Checkpoint) and not lazy else model
+
+
+def as_states(
+    experts: Models, *, lazy: bool = False, base: StateDict | None = None
+) -> dict[str, StateDict]:
+    """Return the experts' state dicts by name; raises what `named` and `load_state_dict` raise."""
+    models = named(experts).items()
+    return name_experts({name: as_state(m, lazy=lazy, base=base) for name, m in models})
+
+
+def is_adapter(path: AnyPath) -> bool:
+    """Whether a path is the folder of an adapter that lies there without its base."""
+    folder = Path(path)
+    if not (folder / CONFIG).is_file():
+        return False
+    whole = ("model.safetensors", "pytorch_model.bin")
+    return not any(
+        (folder / f"{name}{end}").is_file() for name in whole for end in ("", ".index.json")
+    )
+
+
+def base_of(path: AnyPath) -> Path:
+    """Return the folder of an adapter's base; ValueError if its configuration names none here."""
+    named = str(read_config(Path(path)).get("base_model_name_or_path") or "")
+    for folder in (Path(named), Path(path) / named):
+        if named and folder.is_dir():
+            return folder
+    trained = f", which was trained on {named!r}, no folder here" if named else ""
+    raise ValueError(
+        f"{path} holds an adapter but no model{trained}: pass the base as pretrained (-p), or "
+        f"write BASE+{path}"
+    )
+
+
+def open_model(
+    path: AnyPath, base: StateDict | None = None, *, memory: Memory | None = None
+) -> Checkpoint:
+    """Return a `Checkpoint`; for an adapter's folder, or ``BASE+ADAPTER``, an `WithAdapter` base.
+
+    An adapter's base is ``base``, or the folder that its configuration names.
+    """
+    if is_adapter(path):
+        return WithAdapter(path, base or Checkpoint(base_of(path), memory=memory), memory=memory)
+    before, plus, after = os.fspath(path).rpartition("+")
+    if plus and not Path(path).exists() and is_adapter(after):
+        return WithAdapter(after, Checkpoint(before, memory=memory), memory=memory)
+    return Checkpoint(path, memory=memory)
+
+
+def base_of_all(models: Mapping[str, object]) -> Path | None:
+    """Return the base that all adapters among the models name, or None if none is an adapter."""
+    paths = [m for m in models.values() if isinstance(m, str | os.PathLike) and is_adapter(m)]
+    bases = {base_of(path).resolve(): path for path in paths}
+    if len(bases) > 1:
+        listed = ", ".join(f"{path}: {base}" for base, path in bases.items())
+        raise ValueError(
+            f"adapters of different bases: {listed}; pass the one to use as pretrained"
+        )
+    return next(iter(bases), None)

@@ -1,0 +1,254 @@
+"""LoRA adapters as inputs: products by hand, PEFT's own merge, and what must be refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mergelib as ml
+
+State = dict[str, Tensor]
+RANKS = {"q": 4, "v": 8}
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + 7 * sum(shape)))
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> State:
+    state = {f"{name}.weight": draw(16, 12, seed=i) for i, name in enumerate("qvo")}
+    ml.save_state_dict(state, tmp_path / "base" / "model.safetensors")
+    return state
+
+
+def adapter(
+    folder: Path, names: str = "qv", seed: int = 1, more: State | None = None, **config: Any
+) -> Path:
+    """Write an adapter as PEFT does, with ranks 4 and 8."""
+    state = dict(more or {})
+    for name in names:
+        place = f"base_model.model.{name}"
+        state[f"{place}.lora_A.weight"] = draw(RANKS[name], 12, seed=seed)
+        state[f"{place}.lora_B.weight"] = draw(16, RANKS[name], seed=seed)
+    ml.save_state_dict(state, folder / "adapter_model.safetensors")
+    text = {"peft_type": "LORA", "r": 4, "lora_alpha": 16, "rank_pattern": {"v": 8}, **config}
+    (folder / "adapter_config.json").write_text(json.dumps(text))
+    return folder
+
+
+def product(folder: Path, name: str, dtype: torch.dtype = torch.float64) -> Tensor:
+    state = ml.load_state_dict(folder / "adapter_model.safetensors")
+    place = f"base_model.model.{name}"
+    b, a = (state[f"{place}.lora_{part}.weight"].to(dtype) for part in "BA")
+    return b @ a
+
+
+def equal(merged: State, expected: State) -> None:
+    assert merged.keys() == expected.keys()
+    for key, tensor in merged.items():
+        assert torch.allclose(tensor.double(), expected[key].double(), atol=1e-5), key
+
+
+def test_a_weighted_sum_is_exact(base: State, tmp_path: Path) -> None:
+    """Each module has its own rank and alpha; there are no products of one adapter with another."""
+    one = adapter(tmp_path / "one", alpha_pattern={"q": 2})
+    two = adapter(tmp_path / "two", names="v", seed=2, use_rslora=True)
+    start = tmp_path / "base"
+    merged = ml.merge("task_arithmetic", [one, two], pretrained=start, scale=0.5)
+    v = 16 / 8 * product(one, "v") + 16 / 8**0.5 * product(two, "v")
+    expected = {
+        "q.weight": base["q.weight"] + 0.5 * 2 / 4 * product(one, "q"),
+        "v.weight": base["v.weight"] + 0.5 * v,
+        "o.weight": base["o.weight"],
+    }
+    equal(merged, expected)
+    assert torch.equal(merged["o.weight"], base["o.weight"])
+    out = ml.merge_files(
+        "task_arithmetic", [one, two], tmp_path / "out", pretrained=start, scale=0.5
+    )
+    written = ml.load_state_dict(out)
+    assert all(torch.equal(written[key], merged[key]) for key in merged)
+    assert not (out / "adapter_config.json").exists()
+
+
+@pytest.mark.parametrize("method", ["ties", "tsv", "cart", "average"])
+def test_rules_see_full_models(method: str, base: State, tmp_path: Path) -> None:
+    folders = [adapter(tmp_path / str(i), seed=i) for i in range(3)]
+    scales = {"q": 4, "v": 2}
+    whole = [dict(base) for _ in folders]
+    for state, folder in zip(whole, folders, strict=True):
+        for name, scale in scales.items():
+            state[f"{name}.weight"] = base[f"{name}.weight"] + scale * product(
+                folder, name, torch.float32
+            )
+    ours = ml.merge(method, folders, pretrained=tmp_path / "base")
+    equal(ours, ml.merge(method, whole, pretrained=base))
+    equal(ours, ml.merge(method, folders, pretrained=base))
+
+
+def test_a_rounded_base_is_rounded_once(base: State, tmp_path: Path) -> None:
+    rounded = {key: tensor.bfloat16() for key, tensor in base.items()}
+    folders = [adapter(tmp_path / str(i), seed=i) for i in range(2)]
+    merged = ml.merge("task_arithmetic", folders, pretrained=rounded, scale=1.0)
+    v = rounded["v.weight"].double() + 2 * (product(folders[0], "v") + product(folders[1], "v"))
+    assert merged["v.weight"].dtype == torch.bfloat16
+    assert (merged["v.weight"].double() - v).abs().max() <= (v * 2.0**-8).abs().max()
+    assert torch.equal(merged["v.weight"], v.float().bfloat16())
+
+
+def test_the_base_is_found_in_the_configuration(base: State, tmp_path: Path) -> None:
+    place = str(tmp_path / "base")
+    one, two = (
+        adapter(tmp_path / name, seed=i, base_model_name_or_path=place)
+        for i, name in enumerate("ab")
+    )
+    merged = ml.merge("task_arithmetic", [one, two], scale=1.0)
+    equal(merged, ml.merge("task_arithmetic", [one, two], pretrained=base, scale=1.0))
+    plain = ml.load_state_dict(one)
+    equal(plain, ml.load_state_dict(f"{tmp_path / 'base'}+{one}"))
+    out = ml.merge_files("average", [f"{tmp_path / 'base'}+{one}"], tmp_path / "out")
+    equal(ml.load_state_dict(out), plain)
+    other = adapter(tmp_path / "c", base_model_name_or_path=str(one.parent / "a"))
+    with pytest.raises(ValueError, match="adapters of different bases"):
+        ml.merge("average", [one, other])
+    hub = adapter(tmp_path / "d", base_model_name_or_path="org/model")
+    with pytest.raises(
+        ValueError, match="'org/model', no folder here: pass the base as pretrained"
+    ):
+        ml.merge_files("average", [hub], tmp_path / "never")
+
+
+def test_names_that_differ_by_leading_parts(base: State, tmp_path: Path) -> None:
+    folder = adapter(tmp_path / "a", alpha_pattern={"^v": 3})
+    inner = {f"model.{key}": tensor for key, tensor in base.items()}
+    merged = ml.merge("average", [folder], pretrained=inner)
+    expected = ml.merge("average", [folder], pretrained=base)
+    equal(merged, {f"model.{key}": tensor for key, tensor in expected.items()})
+
+
+def test_modules_that_were_trained_whole(base: State, tmp_path: Path) -> None:
+    head = draw(16, 12, seed=9)
+    folder = adapter(tmp_path / "a", more={"base_model.model.o.weight": head})
+    merged = ml.merge("task_arithmetic", [folder], pretrained=base, scale=0.5)
+    assert torch.allclose(merged["o.weight"], (base["o.weight"] + head) / 2, atol=1e-6)
+    new = adapter(tmp_path / "b", more={"base_model.model.score.weight": head})
+    with pytest.raises(ValueError, match=r"score\.weight"):
+        ml.merge("average", [folder, new], pretrained=base)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "kind": ({"peft_type": "IA3"}, "of the kind IA3, not LoRA: merge it into its base with PEFT"),
+    "start": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights=pissa_niter_4"),
+    "layers": ({"layer_replication": [[0, 1], [0, 1]]}, "layer_replication"),
+    "tokens": ({"trainable_token_indices": [3]}, "trainable_token_indices"),
+    "future": ({"not_invented_yet": True}, "not_invented_yet, which is not computed here"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_computed_is_refused(case: str, base: State, tmp_path: Path) -> None:
+    config, message = REFUSED[case]
+    folder = adapter(tmp_path / "a", **config)
+    with pytest.raises(ValueError, match=message):
+        ml.merge("average", [folder], pretrained=base)
+    with pytest.raises(ValueError, match=message):
+        ml.merge_files("average", [folder], tmp_path / "out", pretrained=tmp_path / "base")
+    assert not (tmp_path / "out").exists()
+
+
+def damaged(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text('{"lora_alpha": 16')
+
+
+def without_weights(folder: Path) -> None:
+    (folder / "adapter_model.safetensors").unlink()
+
+
+def of_another_model(folder: Path) -> None:
+    state = ml.load_state_dict(folder / "adapter_model.safetensors")
+    moved = {key.replace(".q.", ".k.").replace(".v.", ".w."): t for key, t in state.items()}
+    ml.save_state_dict(moved, folder / "adapter_model.safetensors")
+
+
+def half(folder: Path) -> None:
+    state = ml.load_state_dict(folder / "adapter_model.safetensors")
+    del state["base_model.model.q.lora_B.weight"]
+    ml.save_state_dict(state, folder / "adapter_model.safetensors")
+
+
+def narrow(folder: Path) -> None:
+    state = ml.load_state_dict(folder / "adapter_model.safetensors")
+    key = "base_model.model.q.lora_A.weight"
+    ml.save_state_dict(state | {key: state[key][:, :5]}, folder / "adapter_model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (damaged, r"adapter_config\.json cannot be read"),
+        (without_weights, r"holds no adapter: expected adapter_model\.safetensors"),
+        (of_another_model, "0 of 2 adapted tensors are in the base: .* the base has 'q.weight'"),
+        (half, r"does not fit the base: 'q\.weight' has shape \[16, 12\]"),
+        (narrow, r"the adapter has A \[4, 5\], B \[16, 4\]"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    spoil: Callable[[Path], None], message: str, base: State, tmp_path: Path
+) -> None:
+    folder = adapter(tmp_path / "a")
+    spoil(folder)
+    with pytest.raises(ValueError, match=message):
+        ml.merge("average", [folder], pretrained=base)
+
+
+def test_a_file_that_changes_meanwhile(base: State, tmp_path: Path) -> None:
+    folder = adapter(tmp_path / "a")
+    lazy = ml.io.open_model(folder, base)
+    adapter(folder, seed=5)
+    with pytest.raises(ValueError, match="changed"):
+        lazy["q.weight"]
+
+
+class Small(nn.Module):
+    """A table, a convolution and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.conv = nn.Embedding(10, 6), nn.Conv2d(3, 6, 3)
+        self.linear, self.head = nn.Linear(6, 6), nn.Linear(6, 2)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {"target_modules": ["linear", "conv"]},
+    "patterns": {
+        "target_modules": ["linear", "conv", "head"],
+        "rank_pattern": {"linear": 3},
+        "alpha_pattern": {"head": 5, "c.nv": 1},
+    },
+    "scaled by the root": {"target_modules": ["linear"], "use_rslora": True},
+    "directions and norms": {"target_modules": ["linear", "conv"], "use_dora": True},
+    "a table and a head": {"target_modules": ["table", "linear"], "modules_to_save": ["head"]},
+    "biases": {"target_modules": ["linear"], "bias": "all", "modules_to_save": ["head"]},
+    "biases of the adapter": {"target_modules": ["linear"], "lora_bias": True},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_as_peft_merges_them(name: str, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="merges the same adapters")
+    base = Small().state_dict()
+    model = peft.get_peft_model(Small(), peft.LoraConfig(r=2, **SETTINGS[name]))
+    for key, parameter in model.named_parameters():
+        if "lora_" in key or "modules_to_save" in key:
+            parameter.data += 0.1 * draw(*parameter.shape)
+    model.save_pretrained(tmp_path)
+    merged = ml.io.as_state(tmp_path, base=base)
+    expected = model.merge_and_unload().state_dict()
+    equal(dict(merged), {key: expected[key] for key in base})
+    assert any(not torch.equal(merged[key], base[key]) for key in base)
