@@ -273,8 +273,8 @@ print("every fraction is below the bound:", bool((costs["moved"] <= bound).all()
 loss_of = recognised["A's loss on prototypes, nats"]
 assert loss_of["Eq. 1"][0] > math.log(20) > loss_of["class mean"][0]
 assert chance[0] < 20
-assert differ > 0
 if EXACT:
+    assert differ > 0
     assert most.max() < 1e-6
     assert least.between(0.2, 0.95).all()
 
