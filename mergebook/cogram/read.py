@@ -6,6 +6,7 @@ where data come from. Columns are series by data, start and seed, accuracies in 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -64,8 +65,9 @@ def feature_map(
     Without ``prototypes``, it is the Fisher merge in place of CoGraM.
     """
     table, by = load_table("synthetic-feature_scale"), ["data", "start", "scale", "offset"]
-    run = {"prototypes": prototypes, "steepness": steepness, "iterations": iterations}
-    asked = {"method": "fisher"} if prototypes is None else run
+    asked: dict[str, Any] = {"method": "fisher"}
+    if prototypes is not None:
+        asked = {"prototypes": prototypes, "steepness": steepness, "iterations": iterations}
     merged, other = (pick(table, keys=(*by, "seed"), **rows) for rows in (asked, {"method": rival}))
     return over_seeds((merged - other).sort_index().reset_index(), by)
 

@@ -90,8 +90,8 @@ for start, each in pairs.items():
         other = {k: (each.b if k.rpartition(".")[0] == layer else each.a)[k] for k in each.a}
         foreign[start, layer] = each.loss(other, training) - each.loss(each.a, training)
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "CoGraM over layers walks to one of two separately initialised parents, and stays between parents with a common initialisation. Projection of the merged network onto the line from B to A after one pass and after three, on class means, λ = 5.5. One mark per seed, 30 seeds per row.", "name": "fig-cogram-collapse"}, "image": {"alt": "Two panels, synthetic data and digits, with four rows of marks on the line from B to A. In the two rows of separate initialisations, marks of one pass crowd at both ends with some between, and marks of three passes stand only at the ends. In the rows of a common initialisation the synthetic marks stand at one half, and on digits they spread widely around it."}}
-fig, axes = plt.subplots(1, 2, figsize=(6.9, 3.5), sharey=True)
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "CoGraM over layers walks to one of two separately initialised parents. Projection of the merged network onto the line from B to A, one mark for each of 30 seeds per row. Class means, λ = 5.5.", "name": "fig-cogram-collapse"}, "image": {"alt": "Two panels, synthetic data and digits, with four rows of marks on the line from B to A. In the two rows of separate initialisations, marks of one pass crowd at both ends with some between, and marks of three passes stand only at the ends. In the rows of a common initialisation the synthetic marks stand at one half, and on digits they spread widely around it."}}
+fig, axes = plt.subplots(1, 2, figsize=(6.9, 3.2), sharey=True)
 passes = {1: ("one pass", -0.2, BLUE, "white"), 3: ("three passes", 0.2, VERMILION, VERMILION)}
 starts = {"own": "separate", "common": "common"}
 cases = [(start, data) for start in starts for data in ("homogeneous", "heterogeneous")]
@@ -115,13 +115,13 @@ plt.show()
 ends = [f"{sums['sum']} of {sums['size']}" for sums in at_parent.values()]
 display(
     Markdown(f"""
-* **CoGraM compares two networks part by part, without gradients.** It puts A's and then B's version of a layer, neuron or
-  weight into a merged network M, compares the two losses on labelled data, and mixes both versions accordingly.
-* **CoGraM over layers walks to one parent if the networks were initialised separately.** After three passes {ends[0]} pairs on
-  synthetic data and {ends[1]} on digits lie within 5 % of the distance to a parent. With a common initialisation
-  all synthetic pairs stay between {middle.min():.2f} and {middle.max():.2f} of the way.
-* **One steepness does not fit all levels.** The losses of a neuron's two versions differ by
-  {medians["neurons"]:.3f} nats (median of one pair), so neurons are averaged whichever is better.
+* **CoGraM compares two networks part by part, without gradients.** It puts A's and B's version of a layer, neuron or
+  weight into a merged network M, and mixes both by their losses on labelled data.
+* **Separately initialised networks are not merged by layers.** After three passes {ends[0]} synthetic pairs and {ends[1]}
+  of digits lie within 5 % of the distance to a parent. With a common initialisation synthetic pairs stay at
+  {middle.min():.2f} to {middle.max():.2f} of the way.
+* **One steepness does not fit all levels.** A neuron's two versions differ by {medians["neurons"]:.3f} nats (median of one pair),
+  so neurons are averaged whichever is better.
 """)
 )
 
@@ -275,12 +275,12 @@ plt.show()
 # have the same **margin** $m$, the correct logit minus the other, so the loss is $\ln(1 + e^{-m})$. At the start
 # $m = 1.5\,(1.5 - 0.5) = 1.5$ and the loss is 0.201.
 #
-# | decision, in this order | $m$ with A's part | $m$ with B's part | $\Delta L$, nats | $\alpha$ | result |
+# | decision | $m$ with A's part | $m$ with B's part | $\Delta L$ | $\alpha$ | result |
 # |---|---:|---:|---:|---:|---|
-# | last layer | $2 \cdot (1.5 - 0.5) = 2$ | $1 \cdot 1 = 1$ | −0.186 | 0.736 | $W_2 = 1.736\, I$ |
-# | first layer | $1.736 \cdot 1$ | $1.736 \cdot 1$ | 0 | – | uncertain, so its neurons decide |
-# | neuron 1 | $1.736 \cdot 1.5 = 2.604$ | $1.736 \cdot 0.5 = 0.868$ | −0.279 | 0.823 | kept, $(1.823, 0.177)$ |
-# | neuron 2 | $1.736 \cdot 0.823 = 1.428$ | $1.736 \cdot 1.823 = 3.164$ | 0.174 | 0.278 | kept, $(0.278, 1.722)$ |
+# | last layer | $2 \cdot 1 = 2$ | $1 \cdot 1 = 1$ | −0.186 | 0.736 | $1.736\, I$ |
+# | first layer | $1.736 \cdot 1$ | $1.736 \cdot 1$ | 0 | – | uncertain |
+# | neuron 1 | $1.736 \cdot 1.5 = 2.604$ | $1.736 \cdot 0.5 = 0.868$ | −0.279 | 0.823 | (1.823, 0.177) |
+# | neuron 2 | $1.736 \cdot 0.823 = 1.428$ | $1.736 \cdot 1.823 = 3.164$ | 0.174 | 0.278 | (0.278, 1.722) |
 #
 # The two first layers are equally good as wholes, and the finer level finds which half of them to take from which network. The
 # library takes the same steps:
@@ -317,9 +317,9 @@ names = [
     for layer, level, unit in zip(log["layer"], log["level"], log["unit"], strict=True)
 ]
 shown = log[["loss A", "loss B", "alpha A", "after"]].round(3).assign(kept=log["accepted"])
-shown.insert(0, "decision", names)
+shown = shown.astype(object).where(shown.notna(), "–")
 words = ["loss with A's part", "loss with B's part", "α", "loss after", "kept"]
-shown.set_axis(["decision", *words], axis=1).head(4).style.hide(axis="index").format(precision=3)
+shown.set_axis(words, axis=1).set_axis(names).head(4)
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "The second pass loses a part of what the first gained at the last layer, which has no rollback. The toy's loss, one point per decision. Filled, accepted; hollow, the loss that would have followed, rolled back.", "name": "fig-cogram-toy"}, "image": {"alt": "A falling staircase in the first pass, from 0.20 to 0.07 in three accepted steps, with the first layer left to its neurons. In the second pass the last layer's merge raises the loss a little, the first neuron's mixture would raise it further and is rolled back, and the second neuron's lowers it by very little."}}
 fig, ax = plt.subplots(figsize=(6.6, 3.4))
@@ -372,10 +372,10 @@ rows.rename_axis("increase of A's loss, nats (one pair)")
 cost = min(foreign["own", layer] for layer in ("0", "2"))
 display(
     Markdown(f"""
-With separate initialisations $d$ is at least {cost:.1f} nats for this pair, so a decision at A moves a layer by less than a
+With separate initialisations *d* is at least {cost:.1f} nats for this pair, so a decision at A moves a layer by less than a
 millionth of the way to B. The same holds for B. A pass that leans to A at its first decision therefore
 ends near A, and further passes complete the walk. The first decision settles the outcome, although it is made while the rest
-of M is still a blend that fits neither network. With a common initialisation $d$ is negative for this pair, so one layer of B
+of M is still a blend that fits neither network. With a common initialisation *d* is negative for this pair, so one layer of B
 even lowers A's loss on the data of both, and the pass stays near the average.
 """)
 )
