@@ -65,9 +65,8 @@ def feature_map(
     Without ``prototypes``, it is the Fisher merge in place of CoGraM.
     """
     table, by = load_table("synthetic-feature_scale"), ["data", "start", "scale", "offset"]
-    asked: dict[str, Any] = {"method": "fisher"}
-    if prototypes is not None:
-        asked = {"prototypes": prototypes, "steepness": steepness, "iterations": iterations}
+    run = {"prototypes": prototypes, "steepness": steepness, "iterations": iterations}
+    asked: dict[str, Any] = {"method": "fisher"} if prototypes is None else run
     merged, other = (pick(table, keys=(*by, "seed"), **rows) for rows in (asked, {"method": rival}))
     return over_seeds((merged - other).sort_index().reset_index(), by)
 
