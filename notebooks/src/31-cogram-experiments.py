@@ -142,7 +142,7 @@ display(
     Markdown(f"""
 * **After separate initialisations CoGraM ends at a parent.** Three passes reach one in {ended} of 180 pairs, and the
   differences from the better parent are {span(separate["CoGraM, three passes"])} points.
-* **After a common initialisation the plain average does as well.** CoGraM differs from it by less than 0.1 points on
+* **After a common initialisation the plain average does as well.** One pass differs from it by less than 0.1 points on
   synthetic data, and by {text_of(*of_digits.iloc[0])} and {text_of(*of_digits.iloc[1])} on digits.
 * **Weights judged one after the other can help.** On heterogeneous digits they are {text_of(*unlike_digits)} points
   above the better parent. The paper advises against this level.
@@ -463,6 +463,8 @@ aligned.map(lambda pair: text_of(*pair)).rename_axis("mean ± 95 % half-width, 1
 # from it on homogeneous data. CoGraM after it changes little.
 #
 # ## Further measurements
+#
+# The table has ranges of the means of all cases, in points of test accuracy unless stated otherwise.
 
 # %% tags=["remove-cell"]
 dips, spreads = [], []
@@ -518,7 +520,7 @@ three_apart, three_common = (
 # %% tags=["remove-input"] mystnb={"markdown_format": "myst"}
 display(
     Markdown(f"""
-| question | points of test accuracy, unless stated otherwise: ranges of means over the cases |
+| question | range of means, points |
 |---|---|
 | three passes less one (Eq. 8), layers, class means | {span(three_apart)} separate, {span(three_common)} common |
 | the same, all weights | {span(three["weights"])} |
