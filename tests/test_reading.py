@@ -16,7 +16,7 @@ MOST_WORDS = {
     ("Start", "Learn"): 9_700,
     ("Paper: CART",): 2_550,
     ("Paper: Frank-Wolfe merging",): 2_750,
-    ("Paper: CoGraM",): 7_250,
+    ("Paper: CoGraM",): 2_500,
     ("Paper: the stability framework",): 14_650,
     ("Paper: SAIL",): 15_850,
 }

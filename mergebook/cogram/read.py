@@ -1,27 +1,25 @@
 """What chapter 31 shows: tables out of the files of CoGraM's studies.
 
-A *case* is a kind of data and a start, such as ``("homogeneous", "own")``; a *source* is where data
-come from. Columns are series by data, start and seed, accuracies in per cent.
+A *case* is a kind of data and an initialisation, such as ``("homogeneous", "own")``; a *source* is
+where data come from. Columns are series by data, start and seed, accuracies in per cent.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from mergebook.lab.results import load_table
-from mergebook.lab.statistics import over_seeds, written
+from mergebook.lab.statistics import over_seeds
 from mergebook.ledger.checks import pick
 from mergelib.messages.brief import Brief
 
 Case = tuple[str, str]
 
-CASES: tuple[Case, ...] = (
-    ("homogeneous", "own"),
-    ("heterogeneous", "own"),
-    ("homogeneous", "common"),
-    ("heterogeneous", "common"),
-)
+DATA = ("homogeneous", "heterogeneous")
+STARTS = {"own": "separate", "common": "common"}  # as the chapter calls initialisations
+CASES: tuple[Case, ...] = tuple((data, start) for start in STARTS for data in DATA)
 KEYS = ("data", "start", "seed")
 NEAR = 0.05  # of the distance between A and B: "at a parent"
 
@@ -39,7 +37,7 @@ class Source(Brief):
         return cls(name.replace("_", ", "), load_table(f"{name}-fusion"))
 
     def of(self, method: str, value: str = "accuracy") -> pd.Series:
-        """A column of a network that CoGraM did not touch, such as ``"fisher"``."""
+        """A column of a network that CoGraM did not change, such as ``"fisher"``."""
         return pick(self.fusion, value, keys=KEYS, method=method).sort_index()
 
     def cogram(
@@ -60,11 +58,15 @@ class Source(Brief):
 
 
 def feature_map(
-    prototypes: str, rival: str, *, steepness: float = 5.5, iterations: int = 1
+    prototypes: str | None, rival: str, *, steepness: float = 5.5, iterations: int = 1
 ) -> pd.DataFrame:
-    """Points by which CoGraM is above a network on shifted and scaled features: `over_seeds`."""
+    """Points by which CoGraM is above a network on shifted and scaled features: `over_seeds`.
+
+    Without ``prototypes``, it is the Fisher merge in place of CoGraM.
+    """
     table, by = load_table("synthetic-feature_scale"), ["data", "start", "scale", "offset"]
-    asked = {"prototypes": prototypes, "steepness": steepness, "iterations": iterations}
+    run = {"prototypes": prototypes, "steepness": steepness, "iterations": iterations}
+    asked: dict[str, Any] = {"method": "fisher"} if prototypes is None else run
     merged, other = (pick(table, keys=(*by, "seed"), **rows) for rows in (asked, {"method": rival}))
     return over_seeds((merged - other).sort_index().reset_index(), by)
 
@@ -75,29 +77,14 @@ def gap(difference: pd.Series, cases: Sequence[Case] = CASES) -> pd.DataFrame:
     return over_seeds(values, ["data", "start"], "value").loc[list(cases)]
 
 
-Column = Callable[[Source], pd.Series]
-
-
-def differences(
-    columns: Mapping[str, Column], sources: Iterable[Source], cases: Sequence[Case] = CASES
-) -> pd.DataFrame:
-    """A table to read: "mean ± half width", one row per source and case, written in one cell."""
-    parts = []
-    for source in sources:
-        part = written({name: gap(column(source), cases) for name, column in columns.items()})
-        part.index = pd.Index([f"{source.name}, {data}, {start}" for data, start in part.index])
-        parts.append(part)
-    return pd.concat(parts)
-
-
 def improved(source: Source, prototypes: str, cases: Sequence[Case] = CASES) -> dict[Case, int]:
-    """On how many seeds of each case one pass over layers is above the Fisher merge."""
+    """Number of seeds of each case on which one pass over layers is above the Fisher merge."""
     gained = source.cogram(prototypes=prototypes) - source.of("fisher")
     return {case: sum(gained[case] > 0) for case in cases}
 
 
 def at_parent(source: Source, iterations: int) -> pd.DataFrame:
-    """How many seeds end within `NEAR` of a parent, and of these, at the better one."""
+    """Number of seeds that end within `NEAR` of a parent, and of these, at the better one."""
     place = source.cogram(iterations=iterations, value="toward_a") - 0.5
     better = source.of("better", "toward_a") - 0.5
     counts = {}

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mergebook.cogram import draw as figures
 from mergebook.cogram import read as analysis
 
 SEEDS = range(12)  # so many that no bootstrap draw holds one value only
@@ -41,9 +40,10 @@ def source() -> analysis.Source:
 
 
 def test_differences_are_paired_by_seed(source: analysis.Source) -> None:
-    table = analysis.differences({"a - b": lambda s: s.of("a") - s.of("b")}, [source])
-    assert next(iter(table.index)) == "synthetic, homogeneous, own"
-    assert set(table["a - b"]) == {"-2.0 ± 0.0"}
+    rows = analysis.gap(source.of("a") - source.of("b"))
+    assert [*rows.index] == [*analysis.CASES]
+    np.testing.assert_allclose(rows["mean"], -2)
+    np.testing.assert_allclose(rows["half_width"], 0, atol=1e-9)
     with pytest.raises(ValueError, match="expected one for each data and start and seed"):
         source.of("cogram")
 
@@ -89,10 +89,5 @@ def test_a_map_compares_one_setting_with_one_rival(monkeypatch: pytest.MonkeyPat
     found = analysis.feature_map("geometric", "better", iterations=3)
     np.testing.assert_allclose(found["mean"], -1.5)
     np.testing.assert_allclose(found["half_width"], 12.706 / 2, rtol=1e-3)
-
-
-def test_figures_draw_every_run(source: analysis.Source) -> None:
-    plain = analysis.gap(source.of("a") - source.of("fisher"))
-    drawn = figures.forest({"one": {"x": plain, "y": plain}}, "points")
-    assert [ax.get_title() for ax in drawn.axes] == ["one"]
-    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["x", "y"]
+    fisher = analysis.feature_map(None, "better")
+    np.testing.assert_allclose(fisher["mean"], -1.5 - offsets)
