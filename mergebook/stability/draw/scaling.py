@@ -23,7 +23,7 @@ LAWS = {
 }
 GAINED = "test loss above the pretrained, nats"
 AXES = {"steps": "steps K", "learning_rate": "learning rate η, 10⁻⁴", "batch_size": "batch b"}
-AXES["share"] = "share of the data α"
+AXES["share"] = "fraction of the data α"
 UNITS = {"learning_rate": 1e-4}
 SHADES = (plots.SKY, plots.BLUE, plots.ORANGE, plots.VERMILION)  # of rates, from small to large
 
