@@ -16,7 +16,6 @@ FILES = [file for name in ("mergelib", "mergebook") for file in (ROOT / name).rg
 LONGEST_FILE = 400
 MOST_LINES = {"mergelib": 12_960, "mergebook": 21_640}
 COLOURED = (
-    "44-remedies",
     "50-growing",
     "51-proximal-parameters",
     "55-sail-larger-gpts",
@@ -34,6 +33,7 @@ PLAIN = (
     *("04-low-rank-merging", "20-adapting-with-data"),
     *("10-cart", "11-cart-experiments", "12-cart-proofs"),
     *("21-frank-wolfe", "22-frank-wolfe-experiments", "23-frank-wolfe-proofs"),
+    *("42-scaling-laws", "43-choosing-by-the-bound", "44-remedies", "46-stability-evidence"),
     *("24-choosing-checking-reporting", "70-what-five-papers-taught-us", "80-leaderboard"),
 )
 PRIVATE = re.compile(
