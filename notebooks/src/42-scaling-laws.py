@@ -80,7 +80,7 @@ one_task = checks.query("claim == 'T5' and role == 'control' and experts == 'sam
 stop = checks.query("claim == 'T17' and role == 'primary'").iloc[0]
 alike = 100 + checks.query("claim == 'T11' and role == 'primary'")["value"]
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "A large rate and many tasks raise the training loss of the average; only data act through generalisation alone. Change in the loss of the average and in its two parts when one parameter changes. Small ViT, eight image tasks, five seeds. 95 % intervals across seeds (thick), and across seeds and tasks (thin).", "name": "fig-scaling-verdict"}, "image": {"alt": "Five rows with three markers each: test loss, training loss, and their difference. Steps from 400 to 800: all within 0.05 nats of zero, test loss and difference above it. Rate times eight: test and training loss at 0.5, difference at zero. Batch from 8 to 64: test loss slightly and training loss further below zero, difference above. Data from a quarter to all: test loss and difference at minus 0.2, training loss at zero. Tasks from two to eight: test loss at 0.6, training loss at 0.7, difference at minus 0.1."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "A large rate and many tasks raise the training loss of the average; steps and data act through the generalisation error. Change in the loss of the average and in its two parts when one parameter changes. Small ViT, eight image tasks, five seeds. 95 % intervals across seeds (thick), and across seeds and tasks (thin).", "name": "fig-scaling-verdict"}, "image": {"alt": "Five rows with three markers each: test loss, training loss, and their difference. Steps from 400 to 800: all within 0.05 nats of zero, test loss and difference above it. Rate times eight: test and training loss at 0.5, difference at zero. Batch from 8 to 64: test loss slightly and training loss further below zero, difference above. Data from a quarter to all: test loss and difference at minus 0.2, training loss at zero. Tasks from two to eight: test loss at 0.6, training loss at 0.7, difference at minus 0.1."}}
 fig, ax = plt.subplots(figsize=(6.9, 3.6))
 shades = {look[0]: look[1] for look in figures.PARTS.values()}
 plots.forest(forest, ax, shades)
@@ -181,7 +181,7 @@ display(
     Markdown(f"""
 **Steps.** From 400 to 800 steps, the test loss rises by {text(steps.loc["loss"])} nats. $E_G$ rises by {text(steps.loc["generalisation"])} and the training loss
 changes by {text(steps.loc["train_loss"])}, which is the paper's mechanism. It stays open for other tasks, because the corrected interval across tasks reaches zero
-({signed(rising["low"])} to {signed(rising["high"])}), and accuracy does not decline ({late} points). Most of the remaining error is optimisation. The training loss of the average
+({signed(rising["low"], 3)} to {signed(rising["high"], 3)}), and accuracy does not decline ({late} points). Most of the remaining error is optimisation. The training loss of the average
 is {missing.mean():.1f} nats above that of one model trained on all tasks.
 
 **Learning rate.** At eight times the usual rate, experts alone are {alone:.0f} points of accuracy above the pretrained model and their average
@@ -336,8 +336,8 @@ rise = {who: each[800] - each[25] for who, each in gained.items()}
 display(
     Markdown(f"""
 From 25 to 800 steps, experts gain {rise["experts"]:.0f} points and their average {rise["average"]:.0f}. The paper recommends stopping experts at convergence. Stopping
-each at its least validation loss lowers the test loss of the average by {signed(stop["value"])} nats (95 % interval {signed(stop["low"])} to {signed(stop["high"])}), which
-is no detectable difference. TIES and DARE follow the trends of the average nearly as often as task arithmetic does; whether within ten changes of a hundred stays open.
+each at its least validation loss lowers the test loss of the average by {signed(stop["value"])} nats (95 % interval {signed(stop["low"])} to {signed(stop["high"])}), so
+the difference is not detectable. TIES and DARE follow the trends of the average nearly as often as task arithmetic does; whether within ten changes of a hundred stays open.
 """)
 )
 

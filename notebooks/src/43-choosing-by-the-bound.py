@@ -112,7 +112,7 @@ one = rank["eight tasks", 1.0]
 # %% tags=["remove-input"]
 display(
     Markdown(f"""
-* **With $L$ as the paper defines it, the choice of Theorem 3 is no better than chance.** It loses {text(eight.iloc[0])} points of accuracy, and a
+* **With $L$ as the paper defines it, the choice of Theorem 3 is not better than chance.** It loses {text(eight.iloc[0])} points of accuracy, and a
   random setting loses {text(eight.loc["random setting"])}.
 * **With $L = 1$, the bound ranks settings, but through its other half.** Its correlation with the test loss is {text(one["theorem_3"], 2)}. The
   optimisation term alone has {text(one["optimisation"], 2)} and the stability term {text(one["stability"], 2)}.
@@ -168,7 +168,7 @@ With the measured $L$, every setting lies outside the domain where the bound is 
 grows with $\\eta K$, so it chooses the least training. With $L = 1$ it ranks better than $\\eta K$ by {text(better, 2)}. The difference
 to the best setting is then {text(nats["eight tasks"].loc["Theorem 3, L = 1"], 2)} nats on eight tasks and {text(nats["fourteen tasks"].loc["Theorem 3, L = 1"], 2)} on fourteen, within the 0.05 that the claims ledger
 counts as near, but with intervals that reach beyond. The corrected bound with $L = 1$ loses {text(eight.loc["corrected bound, L = 1"])} points on eight tasks, and the search
-loses {text(margin)} less, which is no detectable difference. A search trains experts for every setting, with {round(ratio, -2):.0f} times as many gradients.
+loses {text(margin)} less, so the difference is not detectable. A search trains experts for every setting, with {round(ratio, -2):.0f} times as many gradients.
 """)
 )
 
