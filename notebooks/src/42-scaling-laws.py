@@ -179,14 +179,14 @@ small, large = (sweep.told(each, 2).replace("-", "−") for each in equal.values
 # %% tags=["remove-input"]
 display(
     Markdown(f"""
-**Steps.** From 400 to 800 steps, the test loss rises by {text(steps.loc["loss"])} nats. $E_G$ rises by {text(steps.loc["generalisation"])} and the training loss
+**Steps.** From 400 to 800 steps, the test loss rises by {text(steps.loc["loss"])} nats. The generalisation error rises by {text(steps.loc["generalisation"])} and the training loss
 changes by {text(steps.loc["train_loss"])}, which is the paper's mechanism. It stays open for other tasks, because the corrected interval across tasks reaches zero
 ({signed(rising["low"], 3)} to {signed(rising["high"], 3)}), and accuracy does not decline ({late} points). Most of the remaining error is optimisation. The training loss of the average
 is {missing.mean():.1f} nats above that of one model trained on all tasks.
 
 **Learning rate.** At eight times the usual rate, experts alone are {alone:.0f} points of accuracy above the pretrained model and their average
-is {-together:.0f} points below it. The law $\\eta^2 K$ does not hold, because at this rate more steps improve the merge, from {signed(largest.iloc[0])} to
-{signed(largest.iloc[-1])} nats above the pretrained model. Nor does $\\eta K$ suffice. At equal $\\eta K$, four times the usual rate raises the test loss by
+is {-together:.0f} points below it. The law η²K does not hold, because at this rate more steps improve the merge, from {signed(largest.iloc[0])} to
+{signed(largest.iloc[-1])} nats above the pretrained model. Nor does ηK suffice. At equal ηK, four times the usual rate raises the test loss by
 {large} nats, and a quarter of it by {small}.
 """)
 )
@@ -226,13 +226,13 @@ control = {name: sweep.changes(average, *ends).loc["loss"] for name, ends in con
 # %% tags=["remove-input"]
 display(
     Markdown(f"""
-**Batch.** From 8 to 64 at 200 steps, the training loss falls by {text(-batch.loc["train_loss"] * [1, -1, 1, 1])} nats and $E_G$ rises by
+**Batch.** From 8 to 64 at 200 steps, the training loss falls by {text(-batch.loc["train_loss"] * [1, -1, 1, 1])} nats and the generalisation error rises by
 {text(batch.loc["generalisation"])}, as the paper explains. Its condition is reversed: it expects the advantage at small
 rates, but at 100 steps the test loss changes by {text(control["early"])} nats at the usual rate and by {text(control["fast"])} at four times that rate. At equal
 numbers of images the larger batch is worse by {text(control["batch"])}.
 
 **Data.** Going from a quarter to all of the data lowers the test loss by {text(-data.loc["loss"] * [1, -1, 1, 1])} nats at equal steps and by
-{text(-control["data"] * [1, -1, 1, 1])} at equal passes, through $E_G$ alone. The claim holds.
+{text(-control["data"] * [1, -1, 1, 1])} at equal passes, through the generalisation error alone. The claim holds.
 """)
 )
 
@@ -270,7 +270,7 @@ for words, each in {"eight tasks": powers, "fourteen tasks": more_powers}.items(
     for column, row in each.iterrows():
         measured = f"{signed(row['measured'])} ± {row['half_width']:.2f}"
         shown[f"{names[column]}, {words}"] = [measured, *map(signed, row[["printed", "root"]])]
-columns = ["measured exponent of E_G", "Lemma 3", "corrected law"]
+columns = ["measured exponent", "Lemma 3", "corrected law"]
 pd.DataFrame.from_dict(shown, orient="index", columns=columns)
 
 # %% [markdown]

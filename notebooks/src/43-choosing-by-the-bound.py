@@ -112,9 +112,9 @@ one = rank["eight tasks", 1.0]
 # %% tags=["remove-input"]
 display(
     Markdown(f"""
-* **With $L$ as the paper defines it, the choice of Theorem 3 is not better than chance.** It loses {text(eight.iloc[0])} points of accuracy, and a
+* **With L as the paper defines it, the choice of Theorem 3 is not better than chance.** It loses {text(eight.iloc[0])} points of accuracy, and a
   random setting loses {text(eight.loc["random setting"])}.
-* **With $L = 1$, the bound ranks settings, but through its other half.** Its correlation with the test loss is {text(one["theorem_3"], 2)}. The
+* **With L = 1, the bound ranks settings, but through its other half.** Its correlation with the test loss is {text(one["theorem_3"], 2)}. The
   optimisation term alone has {text(one["optimisation"], 2)} and the stability term {text(one["stability"], 2)}.
 * **A search on 200 labels per task loses {text(eight.loc["search, 200 labels"])} points.** Reusing the setting that was best on other seeds loses
   {text(eight.loc["best on other seeds"])}.
@@ -164,10 +164,10 @@ distance = bent * real["progress"].min()
 # %% tags=["remove-input"]
 display(
     Markdown(f"""
-With the measured $L$, every setting lies outside the domain where the bound is proved ($\\eta L K \\le 1/8$, here at least {distance:.0f}). All that is left is that the bound
-grows with $\\eta K$, so it chooses the least training. With $L = 1$ it ranks better than $\\eta K$ by {text(better, 2)}. The difference
+With the measured L, every setting lies outside the domain where the bound is proved (ηLK ≤ 1/8, here at least {distance:.0f}). All that is left is that the bound
+grows with ηK, so it chooses the least training. With L = 1 it ranks better than ηK by {text(better, 2)}. The difference
 to the best setting is then {text(nats["eight tasks"].loc["Theorem 3, L = 1"], 2)} nats on eight tasks and {text(nats["fourteen tasks"].loc["Theorem 3, L = 1"], 2)} on fourteen, within the 0.05 that the claims ledger
-counts as near, but with intervals that reach beyond. The corrected bound with $L = 1$ loses {text(eight.loc["corrected bound, L = 1"])} points on eight tasks, and the search
+counts as near, but with intervals that reach beyond. The corrected bound with L = 1 loses {text(eight.loc["corrected bound, L = 1"])} points on eight tasks, and the search
 loses {text(margin)} less, so the difference is not detectable. A search trains experts for every setting, with {round(ratio, -2):.0f} times as many gradients.
 """)
 )
@@ -241,7 +241,7 @@ display(
     Markdown(f"""
 **Stopping.** With the noise of our batches, the rule forbids even the first step in every seed. Without noise, it predicts a distance of {rule["distance"]:.3f} from the
 pretrained model, and the best average is {far:.1f} away. Adam is one reason, because the residual outside the span of its gradients has {100 * residual:.0f} % of the length of its first twenty steps. The form
-$K \\propto 1/\\eta$ also fails. The best $K$ falls no faster than $\\eta$ to the power {text(slope, 2)}.
+K ∝ 1/η also fails. The best K falls no faster than η to the power {text(slope, 2)}.
 
 **Weights.** At the weights that minimise the corrected bound far outside its domain, one task gets all the weight, and accuracy changes by {text(weighed[400].loc["bound"])} points
 against equal weights. Inside the domain the weights are nearly equal ({text(weighed[400].loc["bound inside"])} points). The best of 16 random weights on 200 labels per task gives

@@ -330,7 +330,7 @@ plt.show()
 both = [errors[suite, "generalisation"] for suite in judged]
 display(
     Markdown(f"""
-Learned from validation inputs, $E_G$ changes by {text(both[0].loc["validation"], 2)} nats on scripts (left) and {text(both[1].loc["validation"], 2)} on images (right). From training inputs it
+Learned from validation inputs, the generalisation error changes by {text(both[0].loc["validation"], 2)} nats on scripts (left) and {text(both[1].loc["validation"], 2)} on images (right). From training inputs it
 rises by {text(both[0].loc["train"], 2)} and {text(both[1].loc["train"], 2)}. From test inputs, as in Surgery's paper, it falls by {text(both[0].loc["test"], 2, -1)} and
 {text(both[1].loc["test"], 2, -1)}, but modules that have learned from the test inputs cannot be judged on them.
 """)

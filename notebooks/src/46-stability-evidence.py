@@ -95,7 +95,7 @@ display(
 * **No ResNet turns within 200 steps.** One seed of the full network on eight tasks stops improving between 200 and 400 steps ({longer["loss"].loc[200]:.2f} and
   {longer["loss"].loc[400]:.2f} nats from the pretrained model), but not by its generalisation error ({longer["generalisation"].loc[400]:.2f}).
 * **MiniLM repeats the ViT (one seed).** From 8 to 128 steps its training loss falls by {slow["train_loss"].loc[8] - slow["train_loss"].loc[128]:.2f} nats and
-  $E_G$ rises by {slow["generalisation"].loc[128] - slow["generalisation"].loc[8]:.2f}. Five times the rate costs {fast["train_loss"].loc[64] - slow["train_loss"].loc[64]:.2f}
+  the generalisation error rises by {slow["generalisation"].loc[128] - slow["generalisation"].loc[8]:.2f}. Five times the rate costs {fast["train_loss"].loc[64] - slow["train_loss"].loc[64]:.2f}
   nats of training loss after 64 steps.
 """.replace("(-", "(−").replace(" -0", " −0")
     )
@@ -144,7 +144,11 @@ for words, (result, rule, usual, steps, rate) in CASES.items():
     grid = merges["batch_size"].nunique() > 1
     for name, ends in pairs(steps, rate, usual, grid).items():
         changed[words, name] = sweep.changes(merges, *ends)
-columns = {"loss": "test loss", "train_loss": "training loss", "generalisation": "E_G"}
+columns = {
+    "loss": "test loss",
+    "train_loss": "training loss",
+    "generalisation": "generalisation error",
+}
 laws = pd.DataFrame(
     {
         key: {columns[part]: shown(*rows.loc[part, ["mean", "half_width"]]) for part in columns}
@@ -289,7 +293,7 @@ for rows in last.values():
 assert longer["loss"].loc[400] >= longer["loss"].loc[200] - 0.01
 assert slow["train_loss"].is_monotonic_decreasing
 assert slow["generalisation"].is_monotonic_increasing
-assert (laws.xs("learning rate × 8", level=1)["E_G"].str[0] == "−").all()
+assert (laws.xs("learning rate × 8", level=1)["generalisation error"].str[0] == "−").all()
 
 # %% [markdown]
 # ## Exercises
