@@ -353,7 +353,7 @@ def cells(ax: Axes, values: pd.DataFrame, *, limit: float) -> Any:
     """Signed numbers as coloured cells around zero, from the bottom up, for `Figure.colorbar`."""
     image = ax.imshow(values, cmap="PuOr", vmin=-limit, vmax=limit, origin="lower", aspect="auto")
     for (row, column), value in np.ndenumerate(values.to_numpy()):
-        shade = "white" if abs(value) > 0.7 * limit else "black"
+        shade = "white" if abs(value) > 0.6 * limit else "black"
         text = f"{value:.2f}"
         ax.text(column, row, text, ha="center", va="center", color=shade, fontsize=11)
     ax.set_xticks(range(values.shape[1]), [f"{name:g}" for name in values.columns])

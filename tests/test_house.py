@@ -16,7 +16,6 @@ FILES = [file for name in ("mergelib", "mergebook") for file in (ROOT / name).rg
 LONGEST_FILE = 400
 MOST_LINES = {"mergelib": 13_280, "mergebook": 21_620}
 COLOURED = (
-    "44-remedies",
     "50-growing",
     "51-proximal-parameters",
     "55-sail-larger-gpts",
@@ -35,6 +34,7 @@ PLAIN = (
     *("10-cart", "11-cart-experiments", "12-cart-proofs"),
     *("21-frank-wolfe", "22-frank-wolfe-experiments", "23-frank-wolfe-proofs"),
     *("30-cogram", "31-cogram-experiments", "32-cogram-proofs"),
+    *("42-scaling-laws", "43-choosing-by-the-bound", "44-remedies", "46-stability-evidence"),
     *("24-choosing-checking-reporting", "70-what-five-papers-taught-us", "80-leaderboard"),
 )
 PRIVATE = re.compile(

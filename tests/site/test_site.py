@@ -39,6 +39,8 @@ FINISHED = (
     *(f"notebooks/{name}" for name in ("10-cart", "11-cart-experiments", "12-cart-proofs")),
     *(f"notebooks/{name}" for name in ("21-frank-wolfe", "22-frank-wolfe-experiments")),
     *(f"notebooks/{name}" for name in ("30-cogram", "31-cogram-experiments", "32-cogram-proofs")),
+    *(f"notebooks/{name}" for name in ("42-scaling-laws", "43-choosing-by-the-bound")),
+    *("notebooks/44-remedies", "notebooks/46-stability-evidence"),
     *(f"notebooks/{name}" for name in ("70-what-five-papers-taught-us", "80-leaderboard")),
 )
 # Tables that are wider than a page, until their chapters are rewritten.

@@ -1,6 +1,6 @@
 """What several figures of the chapter on measured scaling laws draw: curves over one parameter."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -23,7 +23,7 @@ LAWS = {
 }
 GAINED = "test loss above the pretrained, nats"
 AXES = {"steps": "steps K", "learning_rate": "learning rate η, 10⁻⁴", "batch_size": "batch b"}
-AXES["share"] = "share of the data α"
+AXES["share"] = "fraction of the data α"
 UNITS = {"learning_rate": 1e-4}
 SHADES = (plots.SKY, plots.BLUE, plots.ORANGE, plots.VERMILION)  # of rates, from small to large
 
@@ -34,16 +34,6 @@ def loss_parts(rows: pd.DataFrame, column: str, ax: "Axes") -> None:
     for value, look in PARTS.items():
         plots.curve(ax, sweep.curve(rows, column, value), look)
     plots.log_axis(ax, rows[column], unit=UNITS.get(column, 1.0))
-
-
-def two_clocks(
-    rows: pd.DataFrame, column: str, axes: Sequence["Axes"], names: tuple[str, str], power: int = 1
-) -> None:
-    """`curves` against K and against K times a power of the parameter, named after it and that."""
-    for ax, factor in zip(axes, (0, power), strict=True):
-        curves(rows, column, ax, names[0], factor)
-    axes[0].set(ylabel=GAINED)
-    axes[1].set(xscale="log", xlabel=names[1])
 
 
 def curves(rows: pd.DataFrame, column: str, ax: "Axes", name: str, power: int = 0) -> None:

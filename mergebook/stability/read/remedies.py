@@ -67,13 +67,6 @@ def growth(experts: pd.DataFrame) -> pd.DataFrame:
     return table.groupby(["seed", "optimiser"]).mean().unstack()
 
 
-def correlations(coefficients: pd.DataFrame, granularity: str, column: str) -> pd.Series:
-    """Spearman's correlation of λ_t with another column over tasks, by seed."""
-    own = coefficients[coefficients["granularity"] == granularity]
-    groups = own.groupby("seed")[["coefficient", column]]
-    return groups.apply(lambda part: part["coefficient"].corr(part[column], method="spearman"))
-
-
 def task_means(coefficients: pd.DataFrame, granularity: str) -> pd.DataFrame:
     """``coefficient`` and ``heterogeneity`` of every task, means over seeds."""
     own = coefficients[coefficients["granularity"] == granularity]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from mergebook.lab.runner import REGISTERED
-from mergebook.lab.statistics import interval, plus_minus
+from mergebook.lab.statistics import both_intervals, interval, plus_minus
 from mergebook.stability.measure.scaling import scaling
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.steps import Training
@@ -19,6 +19,7 @@ from mergebook.stability.theory.steps import Training
 SETTING = ("learning_rate", "batch_size", "share")
 USUAL = {name: REGISTERED[scaling.__name__].settings[name] for name in SETTING}
 EXAMPLES = 3700  # in the middle of the training sets
+PARTS = ("loss", "train_loss", "generalisation")
 
 # Laws of the generalisation error, printed and corrected, beside the sweep.
 ANCHOR = 100  # steps where the rate is swept
@@ -103,6 +104,29 @@ def curve(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFr
 def passes(steps: int, batch_size: int = USUAL["batch_size"], share: float = 1.0) -> float:
     """How often a training goes over its data, for a training set of `EXAMPLES`."""
     return steps * batch_size / (share * EXAMPLES)
+
+
+def changes(rows: pd.DataFrame, first: Mapping[str, Any], last: Mapping[str, Any]) -> pd.DataFrame:
+    """`both_intervals` of the change in each of `PARTS` between two settings, in nats."""
+    ends = {"first": at(rows, **first), "last": at(rows, **last)}
+    means = [
+        each.groupby(["seed", "task"])[[*PARTS]].mean().assign(method=name)
+        for name, each in ends.items()
+    ]
+    both = pd.concat(means).reset_index()
+    pair = ("last", "first")
+    return pd.concat([both_intervals(both, {part: pair}, part) for part in PARTS])
+
+
+def changes_by_tasks(counts: pd.DataFrame) -> pd.DataFrame:
+    """`changes` from the fewest to the most merged experts, on the tasks that all merges hold."""
+    rows = {part: -shared_tasks(counts, "average", part) for part in PARTS}
+    ends = {
+        part: interval((wide.iloc[:, -1] - wide.iloc[:, 0]).tolist()) for part, wide in rows.items()
+    }
+    table = pd.DataFrame(ends, index=["mean", "half_width"]).T
+    width = table["half_width"]
+    return table.assign(low=table["mean"] - width, high=table["mean"] + width)
 
 
 def plan_of(setting: Mapping[Any, Any], tasks: int) -> Training:

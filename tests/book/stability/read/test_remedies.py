@@ -9,7 +9,6 @@ import pytest
 from mergebook.stability.read.remedies import (
     by_matching,
     by_way,
-    correlations,
     errors,
     growth,
     longer,
@@ -99,17 +98,6 @@ def test_growth_finds_the_power() -> None:
     table = growth(pd.DataFrame(rows))
     assert table["adam"].tolist() == pytest.approx([0.5, 0.5])
     assert table["sgd"].tolist() == pytest.approx([1.0, 1.0])
-
-
-def test_correlations_are_by_seed_and_granularity() -> None:
-    coefficients = [(0, "task", [1, 2, 3]), (1, "task", [3, 1, 2]), (0, "layer", [3, 2, 1])]
-    rows = [
-        {"seed": seed, "granularity": fine, "coefficient": value, "heterogeneity": place}
-        for seed, fine, values in coefficients
-        for place, value in enumerate(values)
-    ]
-    found = correlations(pd.DataFrame(rows), "task", "heterogeneity")
-    assert found.to_dict() == pytest.approx({0: 1.0, 1: -0.5})
 
 
 def test_errors_add_up_to_the_test_loss() -> None:

@@ -55,6 +55,30 @@ def test_gained_is_the_difference_on_the_same_examples() -> None:
     assert found["train_loss"] == pytest.approx(-0.8)
 
 
+def test_changes_split_the_test_loss() -> None:
+    seeds, tasks = [0, 0, 1, 1, 2, 2], [0, 1] * 3
+    first = rows(seed=seeds, task=tasks, steps=5, loss=2.0, train_loss=1.0)
+    last = rows(seed=seeds, task=tasks, steps=9, loss=[1.0, 2.0] * 3, train_loss=[0.0, 1.0] * 3)
+    table = sweep.apart(pd.concat([first, last]))
+    found = sweep.changes(table, {"steps": 5}, {"steps": 9})
+    assert found["mean"].tolist() == pytest.approx([-0.5, -0.5, 0.0])
+    assert found["half_width"].tolist() == pytest.approx([0.0, 0.0, 0.0], abs=1e-12)
+    assert found.loc["loss", "low"] < -0.5 < found.loc["loss", "high"]
+
+
+def test_changes_by_tasks_follow_the_tasks_of_the_smallest_merge() -> None:
+    parts = [
+        {"seed": seed, "task": task, "count": count, "loss": task + count + seed * count}
+        for seed in (0, 1)
+        for count in (2, 4)
+        for task in range(count)
+    ]
+    table = pd.DataFrame(parts).assign(method="average", train_loss=0.0)
+    found = sweep.changes_by_tasks(sweep.apart(table))
+    assert found["mean"].tolist() == pytest.approx([3.0, 0.0, 3.0])  # of 2 and 4 nats
+    assert found.loc["loss", "high"] == pytest.approx(3 + 12.706, abs=1e-3)
+
+
 def test_a_curve_has_students_interval_and_losses_their_sign() -> None:
     table = rows(seed=[0, 1], task=["a", "a"], steps=[5, 5], loss=[1.0, 3.0])
     curve = sweep.curve(table, "steps", "loss")
