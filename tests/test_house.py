@@ -19,7 +19,6 @@ COLOURED = (
     "44-remedies",
     "50-growing",
     "51-proximal-parameters",
-    "55-sail-larger-gpts",
     "91-error-rates",
 )
 # A private dialect, where the field says: a number of, the same, again, rarely, must, so that not.
