@@ -351,7 +351,7 @@ assert 4.9 < timed.loc[("GPT", "SAIL"), "in_steps"] < 5.7
 # | Fig. 2c | {ref}`overlap <text-overlap>` |
 # | Fig. 2d | {ref}`another corpus <text-crossing>` |
 # | Table 1 | {ref}`rates <text-rates>` |
-# | Section 4.5, Fig. 3, 5, 6 | {numref}`fig-vision-accuracy`, {numref}`fig-vision-unlabelled` |
+# | Section 4.5, Fig. 3, 5, 6 | {numref}`fig-vision-accuracy`, {ref}`labels and BYOL <vision-unlabelled>` |
 # | App. G | distillation in {numref}`fig-text-arms` |
 # | App. J, Eq. 14–16, Tables 3 and 4 | [](56-sail-diffusion) |
 # ```
