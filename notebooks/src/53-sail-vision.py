@@ -121,7 +121,7 @@ display(
 * **Against scratch, SAIL gains.** With two halves of Tiny ImageNet as sources it ends
   {-means.loc[("halves: CIFAR-10", "SAIL"), "mean"] + means.loc[("halves: CIFAR-10", "scratch"), "mean"]:.2f} nats lower on CIFAR-10; by BYOL it is at least {speeds["SAIL"]:.0f} times as fast.
 * **Against the nearest source alone, it does not.** Its lead is {ledger_row(merged.loc["ResNet"])} nats with sources of two
-  kinds and {ledger_row(merged.loc["ResNet, halves"])} with two halves (intervals over seeds and sets).
+  kinds and {ledger_row(merged.loc["ResNet, halves"])} with two halves (intervals across seeds and sets).
 * **The nearest source is not always the best.** On traffic signs the farther one ends
   {-means.loc[(NAMES["gtsrb"], "farther source"), "mean"]:.2f} nats lower, and no distance of pixels shows it.
 """)
@@ -190,8 +190,8 @@ assert (primary.loc["S13", "outcome"] == "open").all()
 # Fashion-MNIST, and none detectably on the other three. Nearer sets tend to gain more, as the paper says: the rank correlation is
 # 0.50 for this goal and 0.79 for an easier one, but with eight sets both intervals contain zero.
 #
-# SAIL's small lead over the nearest source is a hedge. At the same rate for both, it is 0.19 nats on the traffic signs, where the distance names the wrong source,
-# and at most 0.012 on any other set.
+# SAIL's small lead over the nearest source comes from one set. At the same rate for both, it is 0.19 nats on the traffic signs, where the distance names
+# the wrong source, and at most 0.012 on any other set.
 #
 # (vision-farther)=
 # **The nearest data need not make the best source.** Pixels of SVHN and of the traffic signs are nearer to photographs, and Theorem 3 gives the photographs' source
@@ -420,4 +420,4 @@ for count in (20, 320):
 #
 # * SAIL is faster than scratch on images at every size, and not better than the nearest source alone.
 # * For digits and signs the farther source is better, and no distance of pixels shows it.
-# * If the data of two sources cannot be told apart, weights by distances are chance.
+# * If the data of two sources cannot be distinguished, weights by distances are chance.

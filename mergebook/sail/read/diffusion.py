@@ -35,8 +35,8 @@ def against_repa(name: str = FILE) -> pd.DataFrame:
 
 
 def floor() -> pd.DataFrame:
-    """Table ``floor`` without the rows that runs of single arms repeat."""
-    table = load_table(FILE, "floor").drop_duplicates()
+    """Table ``floor`` by ``kind`` of images, without the rows that runs of single arms repeat."""
+    table = load_table(FILE, "floor").drop_duplicates().rename(columns={"pictures": "kind"})
     return table.assign(log=np.log(table["frechet"]))
 
 
