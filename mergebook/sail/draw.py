@@ -20,11 +20,9 @@ ARMS = {
     "uniform": ("uniform average", plots.SKY, "--"),
 }
 PICTURED = ("scratch", "nearest source", "farther source", "SAIL")
-STARTS = {"shared": ("shared", plots.BLUE, "o"), "own": ("own", plots.VERMILION, "s")}
-COUNTED = {
-    "A": ("A: retraining alone", plots.SKY, "o"),
-    "B": ("B: and what the start takes", plots.BLUE, "D"),
-    "C": ("C: and the sources", plots.VERMILION, "s"),
+STARTS = {  # sources share their initial weights, or do not
+    "shared": ("same initialisation", plots.BLUE, "o"),
+    "own": ("separate initialisations", plots.VERMILION, "s"),
 }
 
 
@@ -35,14 +33,6 @@ def curves(
     looks = {arm: ARMS[arm] for arm in arms}
     plots.series(ax, table, x="step", y=value, by="arm", looks=looks, band=True, lw=1.6)
     ax.set(xlabel="steps")
-
-
-def accounts(table: pd.DataFrame, ax: "Axes") -> None:
-    """log₂ speed-ups over scratch by account, an arm below the other, as `read.arms.accounts`."""
-    style: dict[str, Any] = {"by": "account", "looks": COUNTED, "ms": 4, "capsize": 2}
-    plots.intervals(ax, table, value="speed", at="arm", **style)
-    ax.axvline(0, color=plots.BLACK, lw=1)
-    ax.set(xlabel="log₂ speed-up over scratch")
 
 
 def ends(table: pd.DataFrame, ax: "Axes") -> None:

@@ -172,7 +172,6 @@ TITLES = {
     "notebooks/52-sail-spirals": "SAIL on two spirals",
     "notebooks/53-sail-vision": "SAIL in vision",
     "notebooks/54-sail-text": "SAIL in text",
-    "notebooks/55-sail-larger-gpts": "SAIL for larger GPTs",
     "notebooks/56-sail-diffusion": "SAIL in diffusion",
     "notebooks/57-merging-or-warm-start": "Merging or warm start?",
 }

@@ -48,7 +48,7 @@ def nearer(load: Load) -> Iterator[Comparison]:
             yield compare(says, own, rival, role="secondary", unit="MMD²", **options)
     drawn = table[(table["arm"] == ALIGNED) & (table["account"] == "steps")]
     drawn = drawn[drawn["read"] == reads[-1]]
-    real = load(diffusion.floor).query("pictures == 'real'").assign(arm="training pictures")
+    real = load(diffusion.floor).query("kind == 'real'").assign(arm="training pictures")
     says = f"{ALIGNED}, in the end: farther from test pictures than training pictures are"
     both = {"result": pd.concat([drawn, real]).copy, "value": "log", "about": {"metric": "floor"}}
     both |= {"role": "control", "unit": "log ratio", "falling": False}

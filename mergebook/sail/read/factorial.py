@@ -1,7 +1,6 @@
 """What chapter 57 and the ledger read out of ``factorial``: is it merging, or a warm start?"""
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any, get_args
 
 import numpy as np
@@ -13,7 +12,6 @@ from mergebook.sail.costs import ENOUGH, Account, Costs, smoothed, speed_up, ste
 from mergebook.sail.measure.arms import EVERY, KINDS, SCRATCH, Cell
 from mergebook.sail.read import stacked
 from mergebook.sail.read.reached import FLOPS
-from mergebook.sail.theory import steps_saved
 
 RESULTS = {  # by modality
     "GPT": "tinyshakespeare-factorial",
@@ -30,24 +28,6 @@ ONE = "one source"  # among the starts of `effects`
 _CELL = list(Cell._fields)
 _KEYS = ["modality", "seed", *_CELL]
 _Curve = tuple[np.ndarray, np.ndarray]
-
-
-def halved(curvatures: Mapping[str, Sequence[float]], goals: Sequence[float]) -> pd.DataFrame:
-    """Steps of gradient descent (rate 1/L) that a start with half of another's excess J − J* saves.
-
-    A row per ``loss`` and ``goal``: steps of ``scratch`` and ``warm``, ``saved`` and their
-    ``factor``.
-    """
-    parts, aims = {}, np.asarray(goals)
-    for name, own in curvatures.items():
-        steps = np.arange(1 + math.ceil(steps_saved(min(goals), 1 / max(own), min(own))))
-        kept = 1 - np.asarray(own, dtype=float) / max(own)
-        excess = (kept[:, None] ** (2 * steps)).mean(0)
-        scratch, warm = (_steps((steps, share * excess), aims) for share in (1.0, 0.5))
-        parts[name] = pd.DataFrame({"goal": aims, "scratch": scratch, "warm": warm})
-    table = stacked(parts, "loss")
-    gains = {"saved": table["scratch"] - table["warm"], "factor": table["scratch"] / table["warm"]}
-    return table[["loss", "goal", "scratch", "warm"]].assign(**gains)
 
 
 def curves() -> pd.DataFrame:

@@ -2,13 +2,9 @@
 
 from typing import Any
 
-import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.container import ErrorbarContainer
 
-from mergebook.sail import draw
 from mergebook.sail.read import arms
 
 GOAL = {("GPT", "twice", ""): {"easy": 2.5}}
@@ -84,18 +80,6 @@ def test_speeds_by_account_come_fastest_first() -> None:
     factors = [300 / 200, 300 / 210, 370 / 280, 300 / 400, 300 / 410, 370 / 480]
     assert (2 ** found["speed"]).tolist() == pytest.approx(factors)
     assert found["reached"].all()
-    fig, ax = plt.subplots()
-    draw.accounts(pd.concat([found, found.assign(seed=1)]), ax)
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["nearest source", "SAIL"]
-    drawn = [
-        np.asarray(bars.lines[0].get_xdata())
-        for bars in ax.containers
-        if isinstance(bars, ErrorbarContainer)
-    ]
-    expected = found.pivot(index="account", columns="arm", values="speed")
-    for row, (_, speeds) in zip(drawn, expected.iterrows(), strict=True):
-        assert row.tolist() == pytest.approx(speeds[["nearest source", "SAIL"]].tolist())
-    plt.close(fig)
 
 
 def test_the_best_baseline_is_chosen_on_the_half_that_chooses() -> None:

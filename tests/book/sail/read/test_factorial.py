@@ -5,13 +5,11 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from mergebook.sail.measure.arms import CELLS, SCRATCH, Cell
 from mergebook.sail.read import factorial as module
-from mergebook.sail.theory import steps_saved
 
 SEEDS = (0, 1)
 OFFSETS = {(1, "shared"): 0.0, (2, "shared"): 0.1, (2, "own"): 0.5, (2, "re-basin"): 0.3}
@@ -60,20 +58,6 @@ def results(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(module, "RESULTS", {"GPT": "made up"})
     monkeypatch.setattr(module, "GOALS", 8)
-
-
-def test_quadratics_save_what_theorem_two_says() -> None:
-    """Once the steep direction is used up, half of what the bound says; of many, never more."""
-    goals = np.geomspace(0.2, 1e-3, 9)
-    curvatures = {"two": (1.0, 0.01), "many": np.geomspace(0.01, 1, 20).tolist()}
-    table = module.halved(curvatures, goals.tolist()).set_index("loss")
-    promised = steps_saved(0.5, 1.0, 0.01) / 2
-    assert table["saved"]["two"].to_numpy() == pytest.approx(promised, rel=0.02)
-    assert (table["saved"]["many"].diff().dropna() > 0).all()
-    assert (table["saved"]["many"] < promised * 1.001).all()
-    factors = table["factor"]["two"]
-    assert (factors.diff().dropna() < 0).all()
-    assert factors.iloc[-1] == pytest.approx(1 + promised / table["warm"]["two"].iloc[-1], rel=0.01)
 
 
 def test_steps_saved_and_factors() -> None:
