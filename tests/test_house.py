@@ -34,6 +34,7 @@ PLAIN = (
     *("04-low-rank-merging", "20-adapting-with-data"),
     *("10-cart", "11-cart-experiments", "12-cart-proofs"),
     *("21-frank-wolfe", "22-frank-wolfe-experiments", "23-frank-wolfe-proofs"),
+    *("40-stability", "41-corollary-one", "45-stability-proofs"),
     *("24-choosing-checking-reporting", "70-what-five-papers-taught-us", "80-leaderboard"),
 )
 PRIVATE = re.compile(
