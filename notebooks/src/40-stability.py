@@ -142,8 +142,8 @@ display(
 # $$ (eq-stability-excess)
 #
 # The **generalisation error** $E_G$ is the difference between new and training examples. The **optimisation error**
-# $E_O$ is what joint training on all tasks could still gain. Both are expectations over the examples and the batches. They can be
-# measured as follows, here for the average of eight experts on two of their tasks:
+# $E_O$ is what joint training on all tasks could still gain. Both are expectations over the examples and the batches. An evaluation
+# on both splits estimates $E_G$, here for the average of eight experts on two of their tasks:
 
 # %%
 import mergelib as ml
@@ -169,8 +169,8 @@ gained = shown.loc["pretrained"] - shown.loc["average"]
 display(
     Markdown(f"""
 The average lowers the training loss by {gained["train"]:.2f} nats and the test loss by {gained["test"]:.2f}. Its difference
-between both splits is {-gained["gap"]:.3f} nats larger than that of the pretrained model, which has seen none of these
-examples. This estimates $E_G$, and is {-gained["gap"] / gained["test"]:.0%} of what merging gains on the test set.
+between both splits is {-gained["gap"]:.3f} nats larger than that of the pretrained model, which was not trained on these
+tasks. This estimates $E_G$, and is {-gained["gap"] / gained["test"]:.0%} of what merging gains on the test set.
 """)
 )
 
@@ -198,8 +198,8 @@ examples. This estimates $E_G$, and is {-gained["gap"] / gained["test"]:.0%} of 
 #
 # An early expert moves in proportion to its gradient, far where its loss is steep. A late expert has settled
 # every direction at full length, also those that hardly matter to it. The plain mean of minima ignores how
-# much each task cares, and the shared minimum does not. So over-training hurts where **curvatures differ**. With equal
-# curvatures no merge is over-trained, however far the minima are from each other.
+# much each task cares, and the shared minimum does not. So over-training hurts where **curvatures differ**. No
+# merge is over-trained if all curvatures are equal, however far the minima are from each other.
 #
 # Noise does not change this result. The next numbers are exact ({prf:ref}`prop-stability-exact`), for four tasks in six
 # dimensions with curvatures from 0.05 to 1 along different axes, and fifty noisy examples each.
@@ -446,7 +446,7 @@ assert 50 < (means.mean()["printed"] / means.mean()["stability"]).median() < 200
 # ```
 #
 # The reason is short. $\varepsilon$ contains $4\Delta/(\eta K) \ge 32 L \Delta$, and smoothness forces $C \ge 1/(2L)$ for the factor
-# $2C$ in front of it. So the bound cannot tell the merge from a model that was never fine-tuned. The main text of the
+# $2C$ in front of it. So the bound cannot distinguish the merge from a model that was never fine-tuned. The main text of the
 # paper omits the condition. The table has measured curvatures of pretrained networks, as lower estimates, and the steps that they allow.
 
 # %% tags=["remove-input"]

@@ -50,6 +50,7 @@ from mergebook.stability.theory.quadratics import Quadratics, covered, errors
 from mergebook.stability.theory.steps import Training, adam_steps
 
 plots.use_style()
+EXACT = (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0)
 
 # %% tags=["remove-cell"]
 tasks = pulled_tasks(seed=SEED)
@@ -108,10 +109,12 @@ display(
 assert lowest >= 32
 assert all((table["truth"] <= table["repaired"]).all() for table in proved.values())
 assert all((table["truth"] <= table["theorem_3"]).all() for table in tables.values())
-assert 0.0005 < gains[0.05] < gains[0.01] < 0.01
-assert max(turns["truth"]) - min(turns["truth"]) < 1
-assert max(turns["theorem_3"]) - min(turns["theorem_3"]) < 0.2
-assert max(turns["repaired"]) < max(turns["theorem_3"]) < min(turns["truth"])
+if EXACT:
+    assert 0.0005 < gains[0.05] < gains[0.01] < 0.01
+    assert max(turns["truth"]) - min(turns["truth"]) < 1
+    assert max(turns["theorem_3"]) - min(turns["theorem_3"]) < 0.2
+    assert max(turns["repaired"]) < max(turns["theorem_3"]) < min(turns["truth"])
+    assert 190 < lowest < 220
 
 # %% [markdown]
 # This appendix has the proofs of [](40-stability) and [](41-corollary-one), the line of each of the paper's proofs that fails, and
@@ -679,7 +682,7 @@ for theta in (1.0, 10.0):
 
 # %% tags=["remove-input"]
 record = load_result("vision8-stability-vit_small")
-values = networks.constants(record)["pretrained"]
+values = networks.constants(record)
 words = {"noise": "noise σ²", "heterogeneity": "heterogeneity ζ²"}
 words |= {"heterogeneity, plugged in": "heterogeneity ζ², plugged in"}
 words |= {"curvature": "curvature of the mean loss"}
