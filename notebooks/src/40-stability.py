@@ -37,7 +37,7 @@ from mergebook import plots
 from mergebook.lab.results import load_result, load_table
 from mergebook.plots import BLACK, BLUE, BROWN, GREEN, GREY, ORANGE, VERMILION
 from mergebook.stability.read import networks
-from mergebook.stability.read.quadratics import errors_over_steps, pulled_tasks, untouched
+from mergebook.stability.read.quadratics import errors_over_steps, pretrained_error, pulled_tasks
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.quadratics import Quadratics
 
@@ -53,7 +53,7 @@ pair = Quadratics(torch.diag_embed(CURVES), MINIMA, nothing, torch.zeros(2, **do
 RATE = 0.1
 counts = np.unique(np.geomspace(1, 2048, 10 if PROFILE == "smoke" else 80).round()).astype(int)
 clean = errors_over_steps(pair, counts.tolist(), RATE, batch=1, examples=1)
-start = untouched(pair, examples=1)
+start = pretrained_error(pair, examples=1)
 
 
 def expert_after(step):
@@ -207,7 +207,7 @@ tasks. This estimates $E_G$, and is {-gained["gap"] / gained["test"]:.0%} of wha
 # %% tags=["remove-cell"]
 tasks = pulled_tasks(seed=SEED)
 noisy = errors_over_steps(tasks, counts.tolist(), 0.05, batch=8, examples=50)
-level = untouched(tasks, examples=50)
+level = pretrained_error(tasks, examples=50)
 best, end = noisy.loc[noisy["excess"].idxmin()], noisy.iloc[-1]
 rise = end - best
 

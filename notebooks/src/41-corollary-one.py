@@ -351,9 +351,9 @@ assert now.xs("elect", level=1)["mean"].max() < 0.1
 assert chosen.drop("vision8", level=0)["mean"].abs().max() < 0.02
 assert (chosen["low"] < 0).all()
 assert chosen.index[chosen["high"] < 0].tolist() == [("glyphs8", "DARE"), ("vision8", "DARE")]
-pictures = chosen.loc["vision8"]
-assert pictures.loc["DARE", "high"] < 0
-assert pictures.loc[["trim", "TIES"], "mean"].min() > 0.03
+images = chosen.loc["vision8"]
+assert images.loc["DARE", "high"] < 0
+assert images.loc[["trim", "TIES"], "mean"].min() > 0.03
 
 # %% [markdown]
 # So Eq. 9 fails at its own weights (claim T12). At best scales only one difference remains certain once the number of checks is

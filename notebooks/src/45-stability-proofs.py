@@ -39,9 +39,9 @@ from mergebook.stability.read import networks
 from mergebook.stability.read.quadratics import (
     bounds_over_steps,
     errors_over_steps,
+    pretrained_error,
     pulled_tasks,
     two_tasks,
-    untouched,
 )
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory import steps as optimisers
@@ -54,7 +54,7 @@ EXACT = (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0)
 
 # %% tags=["remove-cell"]
 tasks = pulled_tasks(seed=SEED)
-start = untouched(tasks, examples=50)
+start = pretrained_error(tasks, examples=50)
 counts = np.unique(np.geomspace(1, 2048, 10 if PROFILE == "smoke" else 60).round()).astype(int)
 tables = {
     rate: bounds_over_steps(tasks, counts.tolist(), rate, batch=8, examples=50)
@@ -187,7 +187,7 @@ print(f"`errors` {errors(tasks, plan).generalisation:.4f}")
 # %% tags=["nbval-check-output"]
 pair = two_tasks()
 whole = errors_over_steps(pair, [2, 50], 1.0, batch=1, examples=1)
-print(f"pretrained: E_O = {untouched(pair, examples=1):.4f}")
+print(f"pretrained: E_O = {pretrained_error(pair, examples=1):.4f}")
 for row in whole.itertuples():
     print(f"K = {row.steps:2}: E_O = {row.optimisation:.4f},", end=" ")
     print(f"E_G = {row.generalisation:.0f}")

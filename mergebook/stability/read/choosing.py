@@ -19,10 +19,10 @@ from torch import Tensor
 from mergebook.lab.statistics import interval
 from mergebook.stability.read.quadratics import (
     TOTALS,
+    pretrained_error,
     pulled_tasks,
     repaired_parts,
     totals,
-    untouched,
 )
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.quadratics import Quadratics, covered, errors
@@ -102,7 +102,10 @@ def survey(
         family = pulled_tasks(most, own=pull, turned=turn, seed=seed)
         for setting in grid:
             tasks, plan = first(family, setting["tasks"]), planned(setting)
-            start, exact = untouched(tasks, examples=setting["examples"]), errors(tasks, plan)
+            start, exact = (
+                pretrained_error(tasks, examples=setting["examples"]),
+                errors(tasks, plan),
+            )
             row = {"own": pull, "turned": turn, "seed": seed, "start": start, **setting}
             row |= {"progress": setting["rate"] * setting["steps"], **totals(tasks, plan)}
             rows.append(row | {part: getattr(exact, part) for part in PARTS})
@@ -238,7 +241,7 @@ def weighed(steps: Sequence[int], seeds: Sequence[int], *, rate: float) -> pd.Da
     for seed, count in product(seeds, steps):
         tasks = pulled_tasks(seed=seed)
         plan = planned({"steps": count, "rate": rate})
-        start = untouched(tasks, examples=USUAL["examples"])
+        start = pretrained_error(tasks, examples=USUAL["examples"])
         row = {"uniform": errors(tasks, plan).excess / start}
         for guide in ("repaired", "truth"):
             chosen = replace(plan, weights=weights_by(tasks, plan, guide))
