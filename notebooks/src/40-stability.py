@@ -432,7 +432,7 @@ assert 50 < (means.mean()["printed"] / means.mean()["stability"]).median() < 200
 # %% [markdown]
 # For batch and data R2 has the right direction, and for steps R2 is too steep. Both laws take the noise at the start for the whole
 # way, while learned examples pull less. By the test of the [](90-claims-ledger) (claim T10), only Lemma 3's law for the batch
-# fails with certainty. The other 13 checks stay open with five seeds. As a value, Lemma 3 lies about a hundred times above the
+# fails with certainty. The other 13 checks stay open with five seeds. Lemma 3 lies about a hundred times above the
 # measured stability, and R2 also lies above it.
 #
 # ## The conditions leave no room for a step
@@ -445,7 +445,7 @@ assert 50 < (means.mean()["printed"] / means.mean()["stability"]).median() < 200
 # at least $32\, \Delta$.
 # ```
 #
-# The reason is short. $\varepsilon$ contains $4\Delta/(\eta K) \ge 32 L \Delta$, and smoothness forces $C \ge 1/(2L)$ for the factor
+# $\varepsilon$ contains $4\Delta/(\eta K) \ge 32 L \Delta$, and smoothness forces $C \ge 1/(2L)$ for the factor
 # $2C$ in front of it. So the bound cannot distinguish the merge from a model that was never fine-tuned. The main text of the
 # paper omits the condition. The table has curvatures $L$ of pretrained networks, of single examples and of the mean loss (lower
 # estimates), the steps that the conditions of the paper and of R4 allow, and Theorem 3 over the pretrained model's error.

@@ -193,7 +193,7 @@ columns = ["summed variance, multiple", "fraction of the mean square"]
 pd.DataFrame.from_dict(live, orient="index", columns=columns).round(3)
 
 # %% [markdown]
-# The figure has all operators. The dotted line is part 2 of the theorem.
+# The dotted line is part 2 of the theorem.
 
 # %% tags=["remove-cell"]
 noise = float(masks.dropped_variance(rows, 0.5).sum()) / whole - 1  # p/(1−p) is 1 at one half
@@ -504,7 +504,6 @@ print(f"heterogeneity {zeta[0]:.3f} and {zeta[1]:.3f}")
 #
 # ## Summary
 #
-# * Corollary 1 takes three steps. Election passes the first. The second confuses experts with losses, and the third a bound with
-#   what it bounds.
+# * Election passes the first of three steps. The second confuses experts with losses, and the third a bound with what it bounds.
 # * Electing lowers the variance with either sign. Dropping raises it, and trimming can do both.
 # * Losses at fixed weights follow the length of the step. Masks at their best scales differ by hundredths of a nat.
