@@ -33,6 +33,7 @@ PLAIN = (
     *("10-cart", "11-cart-experiments", "12-cart-proofs"),
     *("21-frank-wolfe", "22-frank-wolfe-experiments", "23-frank-wolfe-proofs"),
     *("30-cogram", "31-cogram-experiments", "32-cogram-proofs"),
+    *("40-stability", "41-corollary-one", "45-stability-proofs"),
     *("42-scaling-laws", "43-choosing-by-the-bound", "44-remedies", "46-stability-evidence"),
     *("52-sail-spirals", "53-sail-vision", "54-sail-text", "56-sail-diffusion"),
     *("57-merging-or-warm-start", "70-what-five-papers-taught-us"),

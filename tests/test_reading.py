@@ -17,8 +17,8 @@ MOST_WORDS = {
     ("Paper: CART",): 2_550,
     ("Paper: Frank-Wolfe merging",): 2_750,
     ("Paper: CoGraM",): 2_500,
-    ("Paper: the stability framework",): 9_300,
-    ("Paper: SAIL",): 9_350,
+    ("Paper: the stability framework",): 5_300,
+    ("Paper: SAIL",): 6_300,
 }
 MOST_WORDS_OF_PROOFS = 10_000
 PROOFS = "-proofs"  # how the names of their pages end

@@ -163,7 +163,7 @@ TITLES = {
     "notebooks/22-frank-wolfe-experiments": "Frank-Wolfe merging: the experiments",
     "notebooks/31-cogram-experiments": "CoGraM: the experiments",
     "notebooks/40-stability": "Why over-trained experts merge badly",
-    "notebooks/41-corollary-one": "Corollary 1 examined: less variance, better merge?",
+    "notebooks/41-corollary-one": "Corollary 1: what sparse methods do to variance",
     "notebooks/42-scaling-laws": "Scaling laws measured",
     "notebooks/43-choosing-by-the-bound": "Choosing by the bound",
     "notebooks/44-remedies": "Remedies examined",

@@ -43,6 +43,8 @@ FINISHED = (
     *("notebooks/44-remedies", "notebooks/46-stability-evidence"),
     *(f"notebooks/{name}" for name in ("52-sail-spirals", "53-sail-vision", "54-sail-text")),
     *(f"notebooks/{name}" for name in ("56-sail-diffusion", "57-merging-or-warm-start")),
+    *(f"notebooks/{name}" for name in ("40-stability", "41-corollary-one")),
+    "notebooks/45-stability-proofs",
     *(f"notebooks/{name}" for name in ("70-what-five-papers-taught-us", "80-leaderboard")),
 )
 # Tables that are wider than a page, until their chapters are rewritten.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mergebook.stability.read.choosing import USUAL, planned
-from mergebook.stability.read.quadratics import pulled_tasks, untouched
+from mergebook.stability.read.quadratics import pretrained_error, pulled_tasks
 from mergebook.stability.theory.quadratics import Quadratics, covered, errors
 from mergebook.stability.theory.steps import Training, sgd
 
@@ -30,7 +30,7 @@ def uneven(
     rows = []
     for seed, length in product(seeds, lengths):
         tasks = pulled_tasks(seed=seed)
-        start = untouched(tasks, examples=USUAL["examples"])
+        start = pretrained_error(tasks, examples=USUAL["examples"])
         count = round(length / rate)
         alike = planned({"steps": count, "rate": rate})
         equal = errors(tasks, alike).excess / start

@@ -16,35 +16,33 @@ from mergebook.stability.theory import bounds
 from mergebook.stability.theory.estimators import pl_constant
 from mergebook.stability.theory.steps import Training
 
-PLACES = ("pretrained", "average")  # the other points are experts
 LAWS = ("printed", "repaired")
 
 
 # Constants
 
 
-def constants(record: Mapping[str, Any]) -> pd.DataFrame:
-    """What is measured at the pretrained model, at experts and at the average, a column for each.
+def constants(record: Mapping[str, Any]) -> "pd.Series[float]":
+    """Return what is measured at the pretrained model: means over seeds, and over tasks in each.
 
-    Means over seeds, and over tasks and experts in each; the curvature of single examples is the
-    largest of each seed. ``ratio`` is f over ‖∇f‖², the C of Assumption 5 if f(θ̂) is 0.
+    The curvature of single examples is the largest of each seed.
     """
-    gradients, points = (_placed(record[name]) for name in ("gradients", "points"))
-    curvature = _placed(record["curvature"])
+    tables = [pd.DataFrame(record[name]) for name in ("gradients", "points", "curvature")]
+    gradients, points, curvature = (
+        table[table["point"] == "pretrained"].set_index("seed") for table in tables
+    )
     single = curvature["of"] == "example"
     columns = {
-        "loss": points["loss"],
         "squared gradient": points["unbiased"],
         "noise": gradients["noise"],
         "heterogeneity": gradients["heterogeneity"],
         "heterogeneity, plugged in": gradients["plugged_in"],
-        "ratio": points["loss"] / points["squared"],
         "curvature": curvature.loc[~single, "smoothness"],
-        "curvature of an example": curvature[single].groupby(["place", "seed"])["smoothness"].max(),
+        "curvature of an example": curvature[single].groupby("seed")["smoothness"].max(),
     }
-    by_seed = {name: each.groupby(["place", "seed"]).mean() for name, each in columns.items()}
-    table = pd.DataFrame(by_seed).groupby("place").mean().T
-    return table[[place for place in ("pretrained", "experts", "average") if place in table]]
+    return pd.DataFrame(
+        {name: each.groupby("seed").mean() for name, each in columns.items()}
+    ).mean()
 
 
 BACKBONES = {  # name to result of the study `stability`, and the rate that the book trains at
@@ -78,8 +76,8 @@ def backbones(records: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 1500) -> list[float]:
     """Theorem 3 over the excess error of the pretrained model, at the edge of its domain, by seed.
 
-    With γ*, and what is measured: L at any point, σ and ζ at the pretrained model, C at the
-    average, or at the pretrained model where that alone was measured, and 0 for the least loss.
+    With γ*, and what is measured: L at any point, σ, ζ and C at the pretrained model, and 0 for the
+    least loss.
     """
     ratios = []
     tables = [pd.DataFrame(record[name]) for name in ("curvature", "gradients", "points")]
@@ -90,13 +88,11 @@ def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 150
         losses = _losses(smooth, start)
         rate = bounds.PAPERS_DOMAIN / smooth
         plan = Training.alike(len(start), 1, rate, batch, examples)
-        values = points.set_index("point")[["loss", "squared"]].to_dict("index")
-        gap = values["pretrained"]["loss"]
-        merge = values.get("average", values["pretrained"])
-        loss, squared = (torch.tensor([merge[name]]) for name in ("loss", "squared"))
+        values = points.set_index("point")[["loss", "squared"]].loc["pretrained"]
+        loss, squared = (torch.tensor([values[name]]) for name in ("loss", "squared"))
         pl = pl_constant(loss, squared, smooth)
-        parts, *_ = bounds.theorem_3(losses, plan, gap, pl, gamma=None)
-        ratios.append(sum(parts.values()) / gap)
+        parts, *_ = bounds.theorem_3(losses, plan, values["loss"], pl, gamma=None)
+        ratios.append(sum(parts.values()) / values["loss"])
     return ratios
 
 
@@ -104,13 +100,6 @@ def _losses(smooth: float, tasks: pd.DataFrame) -> bounds.Losses:
     """σ and ζ of each task from the estimated squares, which may be negative."""
     squares = (torch.tensor(tasks[name].to_numpy()) for name in ("noise", "heterogeneity"))
     return bounds.Losses(smooth, *(each.clamp(min=0).sqrt() for each in squares))
-
-
-def _placed(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """A table by kind of point and seed."""
-    table = pd.DataFrame(rows)
-    place = table["point"].where(table["point"].isin(PLACES), "experts")
-    return table.assign(place=place).set_index(["place", "seed"])
 
 
 # Laws

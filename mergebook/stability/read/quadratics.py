@@ -52,7 +52,7 @@ def pulled_tasks(
     )
 
 
-def untouched(tasks: Quadratics, *, examples: int) -> float:
+def pretrained_error(tasks: Quadratics, *, examples: int) -> float:
     """Excess error of θ_0: it has seen no data, so that its generalisation error is zero."""
     plan = Training.alike(len(tasks.hessians), 1, 1.0, batch=1, examples=examples)
     return tasks.opening(plan, plan.weights)[0] - tasks.floor(plan.examples)

@@ -8,9 +8,9 @@ import torch
 from mergebook.stability.read.quadratics import (
     bounds_over_steps,
     errors_over_steps,
+    pretrained_error,
     pulled_tasks,
     two_tasks,
-    untouched,
 )
 
 SETTINGS = {"batch": 8, "examples": 50}
@@ -25,11 +25,13 @@ def test_pulled_tasks_have_the_curvatures_and_gradients_that_are_promised() -> N
     torch.testing.assert_close(pulls, pulls[:1].expand(3, 4))  # no part of their own
 
 
-def test_untouched_is_where_training_begins() -> None:
+def test_the_pretrained_error_is_where_training_begins() -> None:
     tasks = pulled_tasks()
     table = errors_over_steps(tasks, [1], 1e-9, **SETTINGS)
-    assert untouched(tasks, examples=50) == pytest.approx(float(table["excess"].iloc[0]), rel=1e-6)
-    assert untouched(two_tasks(), examples=1) == pytest.approx(0.275 * (0.4 / 1.1) ** 2)
+    assert pretrained_error(tasks, examples=50) == pytest.approx(
+        float(table["excess"].iloc[0]), rel=1e-6
+    )
+    assert pretrained_error(two_tasks(), examples=1) == pytest.approx(0.275 * (0.4 / 1.1) ** 2)
 
 
 def test_bounds_over_steps_written_out() -> None:
@@ -38,7 +40,7 @@ def test_bounds_over_steps_written_out() -> None:
     row = bounds_over_steps(tasks, [count], rate, **SETTINGS).iloc[0]
     smooth, total = tasks.smoothness, 4
     noise, apart = float(tasks.noise.max()) ** 2, tasks.heterogeneity(tasks.start)
-    gap = untouched(tasks, examples=50)
+    gap = pretrained_error(tasks, examples=50)
     terms = 4 * gap / (rate * count) + 4 * rate * smooth * noise / (8 * total)
     terms += 6 * rate**2 * smooth**2 * noise * (count - 1) / 8
     terms += 12 * rate**2 * smooth**2 * float(apart.max()) ** 2 * count * (count - 1)
