@@ -79,6 +79,7 @@ DEEPER = {
 }
 
 
+# %% tags=["remove-cell"]
 def panel(ax, grown, axis, schemes, title):
     """Draw the fraction of the source's learning that each scheme keeps, per family."""
     for shift, (family, (shade, mark)) in zip((-0.24, 0, 0.24), FAMILIES.items(), strict=True):
@@ -167,8 +168,14 @@ def draw_network(ax, writers, readers, new, halved):
         shade = BLUE if unit in halved else BLACK
         ax.plot((2, 4), (y, 0), color=shade, lw=1.6, zorder=1)
         ax.text(3, y / 2, f"{readers[unit]:g}", color=shade, fontsize=12, **LABEL)
+    draw_units(ax, sources, inputs, heights, hidden, readers @ hidden)
+
+
+# %% tags=["remove-cell"]
+def draw_units(ax, sources, inputs, heights, hidden, output):
+    """Draw the units of a network as circles with their values."""
     values = [*zip(sources, inputs), *(((2, y), h) for y, h in zip(heights, hidden))]
-    for (x, y), value in [*values, ((4, 0), readers @ hidden)]:
+    for (x, y), value in [*values, ((4, 0), output)]:
         ax.plot(x, y, "o", ms=27, mfc="white", mec=BLACK, mew=1.5, zorder=2)
         ax.text(x, y, f"{value:g}", ha="center", va="center", fontsize=13, weight="bold")
     for x, text in zip((0, 2, 4), ("input", "hidden", "output")):
@@ -460,7 +467,8 @@ for noise in (0.0, 0.3):
     same = case.change(double) < 1e-5
     trained_gpt = by_adam(double, texts, [10], 1e-3, seed=SEED, batch_size=64)[10]
     first, second = trained_gpt["token_embed.weight"].chunk(2, 1)
-    print(f"noise {noise}: same logits {same}, copies equal {torch.equal(first, second)}")
+    equal = torch.equal(first, second)
+    print(f"noise {noise}: same logits {same}, copies equal {equal}")
 
 # %% [markdown]
 # ```{admonition} Takeaway: which options to use

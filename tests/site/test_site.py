@@ -36,6 +36,7 @@ FINISHED = (
     *(f"notebooks/{name}" for name in ("20-adapting-with-data", "24-choosing-checking-reporting")),
     *(f"notebooks/{name}" for name in ("10-cart", "11-cart-experiments", "12-cart-proofs")),
     *(f"notebooks/{name}" for name in ("21-frank-wolfe", "22-frank-wolfe-experiments")),
+    *(f"notebooks/{name}" for name in ("50-growing", "51-proximal-parameters", "58-sail-proofs")),
     *(f"notebooks/{name}" for name in ("70-what-five-papers-taught-us", "80-leaderboard")),
 )
 # Tables that are wider than a page, until their chapters are rewritten.
