@@ -320,6 +320,40 @@ Without the test, five draws of two equal sources give first weights from −{-m
 # %% [markdown]
 # ## From data to loss
 #
+# Theorem 3 compares data, but the aim is a low loss. The figure shows what lies between them.
+
+# %% tags=["remove-cell"]
+boxes = (
+    "distance of\ndata",
+    "distance of\nparameters",
+    "loss at\nthe start",
+    "loss after\ntraining",
+)
+links = {
+    "training is affine\nin the data": "separate\ninitialisation",
+    "minima of\none curvature": "sources useless on\neach other's data",
+    "optimum on the line\nof the sources": "steps can\nreorder starts",
+}
+
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "The weights are right only if every link of the chain holds. Boxes are the quantities that are compared, arrows the links between them. Below each arrow, a case in which the link holds and one in which we found it broken.", "name": "fig-proximal-links"}, "image": {"alt": "Four boxes in a row, joined by arrows: distance of data, distance of parameters, loss at the start, loss after training. First arrow: holds for training that is affine in the data, broken by separate initialisation. Second arrow: holds for minima of one curvature, broken by sources that are useless on each other's data. Third arrow: holds for an optimum on the line of the sources, broken by steps that reorder starts."}}
+fig, ax = plt.subplots(figsize=(6.9, 2.5))
+for place, text in enumerate(boxes):
+    frame = {"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": BLACK, "lw": 1.5}
+    ax.text(2 * place, 1, text, ha="center", va="center", fontsize=11, bbox=frame)
+for place, (holds, fails) in enumerate(links.items()):
+    x = 2 * place + 1
+    arrow = {"arrowstyle": "-|>", "lw": 1.8, "color": BLACK}
+    ax.annotate("", (x + 0.35, 1), (x - 0.35, 1), arrowprops=arrow)
+    ax.text(x, 0.28, holds, ha="center", va="center", fontsize=11, color=BLUE)
+    ax.text(x, -0.42, fails, ha="center", va="center", fontsize=11, color=VERMILION)
+for y, text, shade in ((0.28, "holds for", BLUE), (-0.42, "broken by", VERMILION)):
+    ax.text(-0.3, y, text, ha="center", va="center", fontsize=11, color=shade, style="italic")
+ax.set(xlim=(-0.8, 6.8), ylim=(-0.8, 1.5))
+ax.axis("off")
+fig.suptitle("Data and loss are three links apart", fontsize=13, weight="bold")
+plt.show()
+
+# %% [markdown]
 # The loss on a mixture is linear, $J_\rho = \rho J_1 + (1 - \rho) J_2$, so the best $\gamma_1$ on the line through two sources
 # can be read off two curves. Close to minima there is a formula:
 #

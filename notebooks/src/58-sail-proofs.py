@@ -191,7 +191,7 @@ print("equal after growing:", torch.allclose(*grown, atol=1e-6))
 # triangle. The square below is the example for four.
 # ```
 #
-# Three cases show the limits of Eq. 12, and a fourth those of total variation.
+# Two cases show the limits of Eq. 12 and of its reading, and two show what total variation does to it.
 #
 # (proximal-nearer)=
 # **A nearer source can get less.** The second and third source lie on opposite sides of the target and cancel. The first one is as near
