@@ -414,7 +414,7 @@ display(Markdown("\n".join(lines)))
 # ## Learning the maps did not pay
 #
 # The paper learns $c_{\text{in}}$, $c_{\text{out}}$ and $d_{ki}$ on the target's data. `ml.learn_growth` does this, and for one source it
-# is LiGO {cite}`wang2023learning`. Learned maps recover the loss of the source, and even pass it. This alone shows
+# is LiGO {cite}`wang2023learning`. Most learned maps recover the loss of the source, and even pass it. This alone shows
 # little, because training a GPT from scratch with the same FLOPs reaches nine tenths of it. So we give the FLOPs of 100
 # learning steps to ordinary training of an exact start (or the stack, if there is none), and then train both for up to 100 steps:
 
@@ -440,6 +440,11 @@ pairs = over_seeds(pairs, ["family", "sources", "mode"], "kept")["mean"]
 assert (pairs.xs("joint", level="mode") > 0.98).all()
 separate = pairs.xs("own", level="sources").unstack("mode")
 assert (separate["alone"] - separate["grown"]).max() < 0.01
+curve = load_table("tinyshakespeare-kept_scratch", "curve").query("grown == 'wider'")
+curve = curve.groupby("step")["kept"].mean()
+budget = one_trained.query("family == 'GPT' and grown == 'wider'")["extra"].mean()
+scratch = float(np.interp(budget, curve.index, curve))
+assert 0.85 < scratch < 0.93, "nine tenths from scratch"
 deeper = after_growing.xs("deeper", level="grown")["mean"].drop("identity", level="depth")
 assert deeper[["MLP", "ResNet"]].max() < 0
 assert 0.84 < deeper["GPT"].min() < 0.855
@@ -473,7 +478,8 @@ for noise in (0.0, 0.3):
 # %% [markdown]
 # ```{admonition} Takeaway: which options to use
 # :class: tip
-# Use `width="mean"` for GPTs at any width, `width="replicate", noise=0.3` for BERT and ResNets, and `depth="identity"` for depth.
+# Use `width="mean"` for GPTs, MLPs and ResNets at any width, `width="replicate", noise=0.3` for BERT at whole multiples, and
+# `depth="identity"` for depth.
 # Train afterwards; learned maps are not needed.
 # ```
 #
