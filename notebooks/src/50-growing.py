@@ -259,8 +259,17 @@ print({key: w.tolist() for key, w in grown.items()})
 #
 # ## What is not exact: normalisation and attention
 #
-# The proposition requires layers that treat each unit alone. A transformer has four that do not. `ml.grow` handles
-# them. The last column shows what happens to a small GPT, grown from width 32 to 64 (or 48), if each is left out:
+# The proposition requires layers that treat each unit alone. A transformer has four that do not, and `ml.grow` handles
+# them:
+#
+# | part | why copying is not enough | what `ml.grow` does |
+# |---|---|---|
+# | layer norm | mean and variance change if some units have more copies than others | requires whole multiples, or pads with the mean |
+# | attention scores | inner products of copies grow by $r = s'/s$, their divisor by $\sqrt r$ | multiplies queries and keys by $r^{-1/4}$ |
+# | tied token table | it writes the stream at the bottom and reads it at the top, both with $E$ | maps the gain and bias of the last norm with $R$ |
+# | fused queries, keys, values | one axis of 3 × heads × head size | grows each factor of the axis separately |
+#
+# The next table shows what happens to a small GPT, grown from width 32 to 64 (or 48), if one of them is left out:
 
 # %% tags=["remove-cell"]
 from mergebook.sail.read import growing
@@ -299,16 +308,15 @@ if EXACT:
     assert min(changes[name] for name in ("norm", "scores", "fused")) > 0.1
 
 # %% tags=["remove-input"]
-display(
-    Markdown(f"""
-| part | why copying is not enough | what `ml.grow` does | largest change of a logit without it, % of the largest logit |
-|---|---|---|---|
-| layer norm | mean and variance change if some units have more copies than others | requires whole multiples, or pads with the mean | {100 * changes["norm"]:.0f} |
-| attention scores | inner products of copies grow by $r = s'/s$, their divisor by $\\sqrt r$ | multiplies queries and keys by $r^{{-1/4}}$ | {100 * changes["scores"]:.0f} |
-| tied token table | it writes the stream at the bottom and reads it at the top, both with $E$ | maps the gain and bias of the last norm with $R$ | {100 * changes["tied"]:.0f} |
-| fused queries, keys, values | one axis of 3 × heads × head size | grows each factor of the axis separately | {100 * changes["fused"]:.0f} |
-""")
-)
+rows = {
+    "whole multiples under a layer norm": changes["norm"],
+    "factor for queries and keys": changes["scores"],
+    "R before the tied table": changes["tied"],
+    "separate factors of the fused axis": changes["fused"],
+    "nothing": changes["careful"],
+}
+table = pd.Series({name: f"{100 * change:.0f}" for name, change in rows.items()})
+table.to_frame("largest change of a logit, % of the largest logit").rename_axis("left out")
 
 # %% [markdown]
 # A layer norm allows only whole multiples of the width, unless the new entries leave its mean and variance alone.
@@ -321,13 +329,14 @@ from torch.nn.functional import layer_norm
 x = torch.tensor([1.0, 2.0, 3.0, 4.0])
 added = {"nothing": x[:0], "copies of 1 and 2": x[:2], "zeros": torch.zeros(2)}
 added["the mean, 2.5"] = x.mean() + torch.zeros(2)
-lines = ["| added entries | first output | times $\\sqrt{d/d'}$ |", "|---|---:|---:|"]
+rows = {}
 for name, more in added.items():
     wide = torch.cat([x, more])
     first = float(layer_norm(wide, wide.shape)[0])
     scaled = first * (4 / len(wide)) ** 0.5
-    lines.append(f"| {name} | {first:.2f} | {scaled:.2f} |".replace("-", "−"))
-display(Markdown("\n".join(lines)))
+    rows[name] = {"first output": first, "times √(d/d′)": scaled}
+table = pd.DataFrame(rows).T.map("{:.2f}".format).replace("-", "−", regex=True)
+table.rename_axis("added entries")
 
 # %% tags=["remove-cell"]
 assert abs(scaled - float(layer_norm(x, x.shape)[0])) < 1e-4, "the mean is exact"
@@ -400,12 +409,11 @@ assert list(
 ) == ["svd"]
 
 # %% tags=["remove-input"]
-lines = ["| MiniLM, grown | accuracy minus MiniLM's, points | correlation |", "|---|---:|---:|"]
-lines += [
-    f"| {text} | {signed(losses.loc[way], 1)} | {correlations[way]:.2f} |"
-    for way, text in WAYS.items()
-]
-display(Markdown("\n".join(lines)))
+rows = {text: (signed(losses.loc[way], 1), correlations[way]) for way, text in WAYS.items()}
+columns = ["accuracy minus MiniLM's, points", "correlation"]
+table = pd.DataFrame(rows, index=columns).T
+table["correlation"] = table["correlation"].map("{:.2f}".format)
+table.rename_axis("MiniLM, grown")
 
 # %% [markdown]
 # Intervals are across three seeds. Copies and mean padding change no answer. `ml.grow` refuses mean padding, uneven copies and
@@ -421,15 +429,12 @@ display(Markdown("\n".join(lines)))
 # %% tags=["remove-input"]
 STARTS = {("mean", ""): "wider, mean padding", ("svd", ""): "wider, singular vectors"}
 STARTS |= {("", "stack"): "deeper, stacked", ("svd", "stack"): "both"}
-head = "| network | maps start from | kept at first | kept after learning | loss gained, nats |"
-lines = [head, "|---|---|---:|---:|---:|"]
-for key in sorted(
-    gains.index, key=lambda key: ([*FAMILIES].index(key[0]), [*STARTS].index(key[2:]))
-):
-    family, _, *scheme = key
-    cells = [signed(after_growing.loc[key]), signed(learned.loc[key]), signed(gains.loc[key])]
-    lines.append(f"| {family} | {STARTS[tuple(scheme)]} | " + " | ".join(cells) + " |")
-display(Markdown("\n".join(lines)))
+ORDER = [(family, *start) for family in FAMILIES for start in STARTS]
+rows = {}
+for key in sorted(gains.index, key=lambda key: ORDER.index((key[0], *key[2:]))):
+    cells = (signed(table.loc[key]) for table in (after_growing, learned, gains))
+    rows[key[0], STARTS[key[2:]]] = dict(zip(("kept at first", "kept after", "gain, nats"), cells))
+pd.DataFrame(rows).T.rename_axis(["network", "maps start from"])
 
 # %% tags=["remove-cell"]
 assert (gains.loc["GPT"]["mean"] + gains.loc["GPT"]["half_width"] < 0).all()

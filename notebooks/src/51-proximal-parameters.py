@@ -385,7 +385,7 @@ display(
   reduces the mean error from {inner["share"]:.2f} to {inner["curved"]:.2f}.
 * **Perceptrons** with opposite labels do not follow it. The best weight is between 0.3 and 0.7 for every true mixture, also after
   20 training steps, because each source is useless on the other's inputs.
-* **Separate initialisation breaks the distance as well.** Even an oracle that knows $\\theta^*$ puts the weight
+* **Separate initialisation breaks the distance as well.** Even an oracle that knows θ* puts the weight
   {oracle["own", 1.0]:.2f} on source 1 if the target is exactly its data. Matching the hidden units raises it to
   {oracle["re-basin", 1.0]:.2f}, but for true mixtures the best weights stay near one half.
 """
@@ -426,11 +426,10 @@ assert len(cuts) == 6
 assert all(-0.5 < weight < 0.1 for weight in cuts.values())
 
 # %% tags=["remove-input"]
-lines = ["| tokens | features | γ₁ by Eq. 11 | γ₁ as stated |", "|---|---|---:|---:|"]
-for (kind, name), weight in cuts.items():
-    cells = f"| {kind} | {name} | {weight:.2f} | {1 - weight:.2f} |"
-    lines.append(cells.replace("-", "−"))
-display(Markdown("\n".join(lines)))
+table = pd.Series(cuts).to_frame("γ₁ by Eq. 11")
+table["γ₁ as stated"] = 1 - table["γ₁ by Eq. 11"]
+table = table.map("{:.2f}".format).replace("-", "−", regex=True)
+table.rename_axis(["tokens", "features"])
 
 # %% [markdown]
 # The target lies beyond $D_2$, so Eq. 11 gives about 0 or less, and the stated formula about 1 or more

@@ -137,8 +137,10 @@ display(
 # ```
 #
 # (growing-mean-proof)=
+# The next proof uses that everything which writes the stream is linear.
+#
 # ```{prf:proof}
-# {prf:ref}`prop-growing-mean`. Everything that writes the stream is linear, so it can also write $c\,m$:
+# {prf:ref}`prop-growing-mean`. What writes the stream can also write $c\,m$, with the map
 # $E = c\,\binom{I}{\mathbf 1 \mathbf 1^\top / d}$. The mean of $\tilde x$ is $c\,m$, and its variance is
 # $c^2 \cdot \frac{d}{d'} \operatorname{var} x = \operatorname{var} x$. So the norm returns
 # $c\,(x - m) / \sqrt{\operatorname{var} x + \varepsilon}$ for old entries and zero for new ones. The gain divides by $c$. A tied
@@ -346,12 +348,9 @@ for kind in spread.index.unique("kind").drop("total variation of atoms"):
 assert (spread.loc["total variation of atoms", "mean"] - 0.5).abs().max() < 1e-9
 
 # %% tags=["remove-input"]
-lines = ["| estimator | " + " | ".join(f"ρ = {share:g}" for share in FRACTIONS) + " |"]
-lines.append("|---|" + "---:|" * len(FRACTIONS))
-for kind in spread.index.unique("kind"):
-    cells = [f"{row['mean']:.2f} ± {row['std']:.2f}" for _, row in spread.loc[kind].iterrows()]
-    lines.append(f"| {kind} | " + " | ".join(cells).replace("-", "−") + " |")
-display(Markdown("\n".join(lines)))
+cells = spread.apply(lambda row: f"{row['mean']:.2f} ± {row['std']:.2f}", axis=1).unstack("share")
+cells.columns = [f"ρ = {share:g}" for share in FRACTIONS]
+cells.replace("-", "−", regex=True).rename_axis("estimator")
 
 # %% [markdown]
 # ## MMD, mixtures and curvature
@@ -428,12 +427,10 @@ if EXACT:
     assert 1 < again["re-basin"] < again["own"] / 4
 
 # %% tags=["remove-input"]
-NAMES = {"shared": "same", "own": "separate", "re-basin": "separate, re-basined"}
-lines = ["| initialisation | nearest source | PyTorch's initial weights | N(0, I) |"]
-lines.append("|---|---:|---:|---:|")
-for start, row in distances.iterrows():
-    lines.append(f"| {NAMES[start]} | " + " | ".join(f"{x:.0f}" for x in row) + " |")
-display(Markdown("\n".join(lines)))
+names = {"shared": "same", "own": "separate", "re-basin": "separate, re-basined"}
+columns = ["nearest source", "PyTorch's initial weights", "N(0, I)"]
+table = distances.rename(index=names).set_axis(columns, axis=1)
+table.map("{:.0f}".format).rename_axis("initialisation")
 
 # %% [markdown]
 # **Separately initialised sources are farther from the optimum than PyTorch's initial weights.** Reordered by Git Re-Basin
@@ -498,7 +495,7 @@ plt.show()
 # %% tags=["remove-input"]
 display(
     Markdown(f"""
-The proximal start saves {saved[0]}, {saved[1]}, {saved[2]} and {saved[3]} steps to excess losses of $10^{{-2}}$ to $10^{{-5}}$. The number still
+The proximal start saves {saved[0]}, {saved[1]}, {saved[2]} and {saved[3]} steps to excess losses of 10⁻² to 10⁻⁵. The number still
 grows over these goals and approaches a constant below them, so it is a large fraction of the steps to an easy goal and a small one
 of the steps to a hard goal.
 """)
