@@ -15,30 +15,17 @@ ROOT = Path(mergelib.__file__).parents[1]
 FILES = [file for name in ("mergelib", "mergebook") for file in (ROOT / name).rglob("*.py")]
 LONGEST_FILE = 400
 MOST_LINES = {"mergelib": 13_280, "mergebook": 21_400}
-COLOURED = (
-    "50-growing",
-    "51-proximal-parameters",
-    "91-error-rates",
-)
+COLOURED = ("91-error-rates",)
 # A private dialect, where the field says: a number of, the same, again, rarely, must, so that not.
 DIALECT = re.compile(
     r"\b(so many|likewise|anew|seldom|shall|lest|whoever|whence|a row a|as of `)\b"
 )
 MOST_DIALECT = {"mergelib": 0, "mergebook": 1}  # falls like MOST_LINES
-# Pages in plain English; a page that is rewritten joins them.
-PLAIN = (
-    *("intro", "which-method", "merge-your-own", "api", "errors", "methods-map"),
-    *("00-what-merging-is", "02-averaging-and-task-vectors", "03-interference"),
-    *("04-low-rank-merging", "20-adapting-with-data"),
-    *("10-cart", "11-cart-experiments", "12-cart-proofs"),
-    *("21-frank-wolfe", "22-frank-wolfe-experiments", "23-frank-wolfe-proofs"),
-    *("30-cogram", "31-cogram-experiments", "32-cogram-proofs"),
-    *("40-stability", "41-corollary-one", "45-stability-proofs"),
-    *("42-scaling-laws", "43-choosing-by-the-bound", "44-remedies", "46-stability-evidence"),
-    *("52-sail-spirals", "53-sail-vision", "54-sail-text", "56-sail-diffusion"),
-    *("57-merging-or-warm-start", "70-what-five-papers-taught-us"),
-    *("24-choosing-checking-reporting", "80-leaderboard"),
-)
+# Pages in plain English: these, and all notebooks but a few that are not rewritten yet.
+PLAIN = [*("intro", "which-method", "merge-your-own", "api", "errors", "methods-map")]
+LATER = ("01-testbed", "90-claims-ledger", "91-error-rates")
+NOTEBOOKS = sorted(file.stem for file in (ROOT / "notebooks/src").glob("*.py"))
+PLAIN += [name for name in NOTEBOOKS if name not in LATER]
 PRIVATE = re.compile(
     r"\b(anew|seldom|shall|lest|whoever|likewise|so many|level with|(?<![</])pictures?|untouched"
     r"|(?<![Tt]here )(is|are) no (?!longer)|(?<!layer )by layer|over seeds"

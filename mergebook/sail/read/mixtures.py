@@ -1,7 +1,7 @@
 """Targets with a known answer: D* = ρ D_1 + (1 − ρ) D_2, for which Theorem 3 says γ_1 = ρ.
 
-Chapter 51 follows the chain from data to parameters to loss on them. Losses are linear in ρ:
-J_ρ = ρ J_1 + (1 − ρ) J_2 for every model.
+The chapter on proximal parameters follows the chain from data to loss on them. Losses are linear in
+ρ: J_ρ = ρ J_1 + (1 − ρ) J_2 for every model.
 """
 
 import math

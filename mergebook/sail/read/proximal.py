@@ -1,4 +1,4 @@
-"""What chapter 51 computes beside mixtures: a world for Theorem 2."""
+"""What the appendix of SAIL's proofs computes: a world for Theorem 2."""
 
 import pandas as pd
 import torch

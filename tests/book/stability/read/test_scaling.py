@@ -63,7 +63,7 @@ def test_changes_split_the_test_loss() -> None:
     found = sweep.changes(table, {"steps": 5}, {"steps": 9})
     assert found["mean"].tolist() == pytest.approx([-0.5, -0.5, 0.0])
     assert found["half_width"].tolist() == pytest.approx([0.0, 0.0, 0.0], abs=1e-12)
-    assert found.loc["loss", "low"] < -0.5 < found.loc["loss", "high"]
+    assert found["low"].tolist()[0] < -0.5 < found["high"].tolist()[0]
 
 
 def test_changes_by_tasks_follow_the_tasks_of_the_smallest_merge() -> None:
