@@ -23,7 +23,7 @@ DIALECT = re.compile(
 MOST_DIALECT = {"mergelib": 0, "mergebook": 1}  # falls like MOST_LINES
 # Pages in plain English: these, and all notebooks but a few that are not rewritten yet.
 PLAIN = [*("intro", "which-method", "merge-your-own", "api", "errors", "methods-map")]
-LATER = ("01-testbed", "90-claims-ledger", "91-error-rates")
+LATER = ("01-testbed", "91-error-rates")
 NOTEBOOKS = sorted(file.stem for file in (ROOT / "notebooks/src").glob("*.py"))
 PLAIN += [name for name in NOTEBOOKS if name not in LATER]
 PRIVATE = re.compile(

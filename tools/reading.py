@@ -17,6 +17,8 @@ MINUTES_A_FIGURE = 0.5
 LOOKED_UP = (
     *("book/intro", "book/methods-map", "book/api", "book/command-line", "book/errors"),
     *("book/errata", "book/notation", "book/bibliography", "notebooks/90-claims-ledger"),
+    *("notebooks/13-cart-claims", "notebooks/25-frank-wolfe-claims", "notebooks/33-cogram-claims"),
+    *("notebooks/47-stability-claims", "notebooks/59-sail-claims"),
 )
 
 # A sentence that an author wrote about time, and what it says about running the page.

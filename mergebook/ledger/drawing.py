@@ -4,7 +4,6 @@ All take rows of the ledger, or their checks, from `judge`.
 """
 
 import textwrap
-from itertools import chain
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -126,26 +125,34 @@ def _digits(value: float) -> str:
     return text.replace("-", "−")
 
 
-def summary(table: pd.DataFrame, checks: pd.DataFrame) -> str:
-    """All claims by verdict, one line each, with the first primary check of each, in Markdown."""
-    first = checks[checks["role"] == "primary"].groupby("claim", sort=False).head(1)
-    shown: dict[str, str] = {}
-    check: Any
-    for check in first.itertuples():
-        paper = f"; the paper: {_digits(check.paper)}" if _given(check.paper) else ""
-        shown[check.claim] = f" ({check.what}: {_interval(check)}{paper})"
-    parts = []
-    for verdict in VERDICTS:
-        rows = table[table["verdict"] == verdict]
-        if len(rows):
-            parts.append(f"**{MARKS[verdict]} {verdict.capitalize()}**\n")
-            pairs = zip(rows["claim"], rows["statement"], strict=True)
-            parts += [f"* **{key}** {says}{shown.get(key, '')}" for key, says in pairs]
-            parts.append("")
-    return "\n".join(parts).rstrip("\n")
+def summary(table: pd.DataFrame, checks: pd.DataFrame, page: str) -> str:
+    """All claims as a Markdown table: verdict, primary checks that hold, the first one's interval.
+
+    Each claim links to its entry on ``page``.
+    """
+    rows = ["| claim | verdict | first primary check |", "|---|---|---|"]
+    for row in table.to_dict("records"):
+        key, own = row["claim"], checks[checks["claim"] == row["claim"]]
+        primary = own[own["role"] == "primary"]
+        shown = ""
+        if len(primary):
+            check: Any = next(primary.itertuples())
+            paper = f"; the paper: {_digits(check.paper)}" if _given(check.paper) else ""
+            shown = f"{check.what}: {_interval(check)}{paper}"
+        holding = primary["outcome"].isin(["holds", "proved"]).sum()
+        link = f'<a href="{page}.html#{key}">{key}</a>'
+        verdict = f"{MARKS[row['verdict']]} {row['verdict']}, {holding} of {len(primary)}"
+        rows.append(f"| {link} {row['statement']} | {verdict} | {shown} |")
+    return "\n".join(rows)
 
 
-def entries(table: pd.DataFrame, checks: pd.DataFrame, titles: dict[str, str]) -> str:
+def counted(table: pd.DataFrame) -> str:
+    """How many claims have which verdict, in words."""
+    counts = table["verdict"].value_counts().reindex(VERDICTS).dropna().astype(int)
+    return ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
+
+
+def entries(table: pd.DataFrame, checks: pd.DataFrame) -> str:
     """Claims in Markdown: verdict, statement, the paper's figure and ours; the rest folded away."""
     parts = []
     for row in table.to_dict("records"):
@@ -154,7 +161,8 @@ def entries(table: pd.DataFrame, checks: pd.DataFrame, titles: dict[str, str]) -
             if lines := [_line(check) for check in own[own["role"] == role].itertuples()]:
                 listed += [f"{heading}:\n", *lines, ""]
         parts += [
-            f"**{row['claim']} {MARKS[row['verdict']]} {row['verdict']}:** {row['statement']}.\n",
+            f'<span id="{row["claim"]}"></span>**{row["claim"]} {MARKS[row["verdict"]]} '
+            f"{row['verdict']}:** {row['statement']}.\n",
             f"* *The paper* ({row['place']}): {row['reported']}.",
             f"* *Here:* {row['ours']}{_weakest(own)}.",
             *_pooled(row["pooled"], own),
@@ -162,7 +170,7 @@ def entries(table: pd.DataFrame, checks: pd.DataFrame, titles: dict[str, str]) -
             f"* *Tested by:* {row['method']}.",
             f"* *Data:* {row['data']}.",
             f"* *Intervals are about* {UNITS[row['unit']]}.",
-            f"* *Shown in* [{titles[row['page']]}](../{row['page']}.html).\n",
+            f"* *Shown in* [](../{row['page']}).\n",
             *listed,
             "</details>\n",
         ]
@@ -203,15 +211,6 @@ def _interval(check: Any) -> str:
     if check.unit == SPREAD:
         ends = [float(np.exp(end)) for end in ends]
     return f"{number(check)} [{_digits(ends[0])}, {_digits(ends[1])}]"
-
-
-def lines(checks: pd.DataFrame, claim: str, role: str = "primary") -> str:
-    """A claim's checks of one role as plain text, narrow enough for a chapter's page."""
-    own = checks[(checks["claim"] == claim) & (checks["role"] == role)]
-    indent = " " * 7
-    wrapped = (textwrap.indent(textwrap.fill(what, 60), indent) for what in own["what"])
-    shown = (f"{row.outcome:5}  {_interval(row)}" for row in own.itertuples())
-    return "\n".join(chain.from_iterable(zip(shown, wrapped, strict=True)))
 
 
 def _line(check: Any) -> str:

@@ -587,7 +587,7 @@ The scale sets the size of the loop. The paper draws the path in the plane of th
 # %% [markdown]
 # ## What the paper claims and what we found
 #
-# The [](90-claims-ledger) computes these verdicts. The columns count the primary checks that hold, fail or stay open. The
+# The [ledger](13-cart-claims) computes these verdicts. The columns count the primary checks that hold, fail or stay open. The
 # ledger has all checks with their intervals, and CART on small language models.
 
 # %% tags=["remove-input"]

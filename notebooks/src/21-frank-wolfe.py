@@ -472,7 +472,7 @@ of {values["CART, scale 2"]:.2f} is lower than that of any point found in the hu
 # | Theorem 1 | bound {eq}`eq-fw-paper` | true for starts in the hull, can be false outside ([](23-frank-wolfe-proofs)) |
 # | Theorem 1 | the gap falls like $1/S$, faster than $1/\sqrt S$ | refuted by a counterexample ({prf:ref}`prop-fw-still`) |
 #
-# The [](90-claims-ledger) has the checks (F4 and F5), and the [](../book/errata) lists the errors of the proof.
+# The [ledger](25-frank-wolfe-claims) has the checks (F4 and F5), and the [](../book/errata) lists the errors of the proof.
 #
 # ## Check against known values
 #

@@ -552,7 +552,7 @@ peaks.set_axis(["median, MB", "least, MB", "most, MB"], axis=1).round(0).astype(
 # | F7, abstract | memory does not grow with the pool | holds |
 # | F8, experiments | hard pairs best with an oracle per tensor, soft with one per model | undecided: no detectable difference |
 #
-# The [](90-claims-ledger) has every check with its interval.
+# The [ledger](25-frank-wolfe-claims) has every check with its interval.
 #
 # ## Check against known values
 #

@@ -581,7 +581,7 @@ table.rename_axis("points, across seeds (and tasks)")
 # | G4, Discussion | a kickoff and fine-tuning bring it above its sub-networks | mixed; other networks gain the same |
 # | G5, Discussion | varies more than Fisher, and drops where sub-networks are weak | undecided |
 #
-# The [](90-claims-ledger) has every check with its interval.
+# The [ledger](33-cogram-claims) has every check with its interval.
 #
 # ````{admonition} From the paper's items to their place here
 # :class: dropdown

@@ -431,7 +431,7 @@ assert 50 < (means.mean()["printed"] / means.mean()["stability"]).median() < 200
 
 # %% [markdown]
 # For batch and data R2 has the right direction, and for steps R2 is too steep. Both laws take the noise at the start for the whole
-# way, while learned examples pull less. By the test of the [](90-claims-ledger) (claim T10), only Lemma 3's law for the batch
+# way, while learned examples pull less. By the test of the [ledger](47-stability-claims) (claim T10), only Lemma 3's law for the batch
 # fails with certainty. The other 13 checks stay open with five seeds. Lemma 3 lies about a hundred times above the
 # measured stability, and R2 also lies above it.
 #
@@ -586,7 +586,7 @@ for n, b, k in ((4000, 256, 4000), (400, 64, 3400), (400, 64, 4000)):
 # | Remark 4 | [](44-remedies), {ref}`AdaMerging <ex-corollary-weights>`, {ref}`Re-Basin <ex-corollary-rebasin>` |
 # | Remark 5, Section V, Appendix A-A1, Figures 1 to 9 | [](42-scaling-laws) |
 # | Figure 1, introduction | {ref}`stability-introduction` |
-# | Tables I and II, counts of models | {ref}`stability-count`, [](90-claims-ledger) |
+# | Tables I and II, counts of models | {ref}`stability-count`, [ledger](47-stability-claims) |
 # | Conclusion, choosing by the bound | [](43-choosing-by-the-bound) |
 # ````
 #

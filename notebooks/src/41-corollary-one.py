@@ -298,7 +298,7 @@ table.set_axis([f"{WORDS[measure]}, {WORDS[scale]}" for scale, measure in table.
 # The loss falls with the length of the step on all suites, and the variance points the wrong way. $1/T$ is a short step for
 # eight experts. Trimming shortens it and election lengthens it, so a comparison of masks at fixed weights is a comparison
 # of scales. With the best scale for each mask, the fraction goes with the loss on two suites of three. The intervals are across seeds for
-# the same designed operators; with the operators as units, no correlation is certain (claim T6 of the [](90-claims-ledger)).
+# the same designed operators; with the operators as units, no correlation is certain (claim T6 of the [ledger](47-stability-claims)).
 #
 # Eq. 9 is about the loss itself. TIES is here the corollary's weighted sum.
 

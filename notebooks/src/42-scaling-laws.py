@@ -356,7 +356,7 @@ the difference is not detectable. TIES and DARE follow the trends of the average
 # |---|---|---|
 # | Eq. 1 to 3 | two calls of `evaluate` | $E_O$ up to a constant |
 # | Figure 1: loss against $K$ on several networks | {numref}`fig-scaling-parts`, {numref}`fig-scaling-backbones` | our average turns at 400 steps, ResNets do not within 200 |
-# | Figures 2, 3, 5 to 9: five laws | {numref}`fig-scaling-verdict`, {numref}`fig-scaling-experts` | T1 to T5 in the [](90-claims-ledger) |
+# | Figures 2, 3, 5 to 9: five laws | {numref}`fig-scaling-verdict`, {numref}`fig-scaling-experts` | T1 to T5 in the [ledger](47-stability-claims) |
 # | V-B1: an optimal number of steps | {numref}`fig-scaling-parts` | undecided (T1); mechanism confirmed |
 # | V-B2: larger batches at small rates | {numref}`fig-scaling-batches` | does not hold here (T2): the condition is reversed |
 # | V-B3: large rates hurt | {numref}`fig-scaling-parts` | holds (T3), but through $E_O$ (T9) |

@@ -502,7 +502,7 @@ for noise in (0.0, 0.3):
 # | Appendix F.1 | gradients of the maps | the stated products have shapes that do not fit ({ref}`check <growing-shapes>`) |
 # | Appendix F.1 | singular vectors with random $W$ are a meaningful start | only singular values are kept ({ref}`proof <growing-spectrum>`) |
 # | Eq. 9, appendix F.2 | averages of layers deepen a network | no such average keeps the function |
-# | Section 4.1 | learned maps (S7 in the [](90-claims-ledger)) | recover the loss, but ordinary training is at least as good |
+# | Section 4.1 | learned maps (S7 in the [ledger](59-sail-claims)) | recover the loss, but ordinary training is at least as good |
 #
 # We did not build the random projections followed by a normalisation that section 4.1 mentions.
 #

@@ -393,7 +393,7 @@ display(
 )
 
 # %% [markdown]
-# The units are matched by Git Re-Basin {cite}`ainsworth2023git`. The start itself is `ml.merge("average", sources, weights=...)`. The [](90-claims-ledger) has the paper's claim about these weights on
+# The units are matched by Git Re-Basin {cite}`ainsworth2023git`. The start itself is `ml.merge("average", sources, weights=...)`. The [ledger](59-sail-claims) has the paper's claim about these weights on
 # GPTs with retraining (S2).
 #
 # (proximal-thirds)=

@@ -334,7 +334,7 @@ assert 4.9 < timed.loc[("GPT", "SAIL"), "in_steps"] < 5.7
 # | S19 | distillation adds to SAIL | does not hold here | one recipe |
 # | S8 | in diffusion, better images than REPA | undecided | no detectable difference at equal steps |
 #
-# The [](90-claims-ledger) has every check with its interval.
+# The [ledger](59-sail-claims) has every check with its interval.
 #
 # ```{admonition} Where each item of the paper is
 # :class: dropdown

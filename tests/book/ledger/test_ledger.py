@@ -93,7 +93,7 @@ def test_an_effect_in_several_networks_is_pooled() -> None:
     effect, none = table["pooled"]
     assert effect.estimate.value == pytest.approx(2)
     assert none is None
-    text = drawing.entries(table[:1], rows, {"page": "A page"})
+    text = drawing.entries(table[:1], rows)
     assert "*Over networks:* 2.0 points [" in text
 
 
@@ -372,18 +372,19 @@ def test_frank_wolfes_claims_tell_how_many_examples_it_saw(suite: str) -> None:
 def test_entries_name_verdict_paper_and_every_check() -> None:
     checks = [Check("it", UP, paper=9.0), Check("half", UP, role="control", tolerance=3.0)]
     table, rows = judge([claim("A", checks)])
-    text = drawing.entries(table, rows, {"page": "A page"})
+    text = drawing.entries(table, rows)
     assert "**A ● holds:** it helps." in text
     assert "*The paper* (Table 1): a lot." in text
-    assert "[A page](../page.html)" in text
+    assert "[](../page)" in text
     assert "* it: 1.1 points [" in text
     assert "*Intervals are about* other seeds and, in checks on several" in text
     assert "against a tolerance of 3.0; **holds**" in text
-    assert drawing.lines(rows, "A", "control") == "holds  1.1 points [0.97, 1.2]\n       half"
-    line = "**● Holds**\n\n* **A** it helps (it: 1.1 points ["
-    summary = drawing.summary(table, rows)
-    assert summary.startswith(line)
-    assert summary.endswith("]; the paper: 9.0)")
+    summary = drawing.summary(table, rows, "there").splitlines()
+    link = '<a href="there.html#A">A</a>'
+    assert summary[2].startswith(f"| {link} it helps | ● holds, 1 of 1 | it: 1.1 points [")
+    assert summary[2].endswith("]; the paper: 9.0 |")
+    assert 'id="A"' in text
+    assert drawing.counted(table) == "holds 1"
 
 
 def test_a_forest_draws_one_interval_per_primary_check() -> None:

@@ -1,0 +1,69 @@
+# %% tags=["remove-cell"]
+# Where the book's packages are missing, as on Colab, install them: published copies name their
+# address here. An unrelated package on the index is named mergelib, too, and has to go first.
+import importlib.util
+import subprocess
+import sys
+
+SOURCE = ""
+if importlib.util.find_spec("mergebook") is None:
+    other = importlib.util.find_spec("mergelib") is not None
+    if not SOURCE:
+        what = "uninstall the other package named mergelib, then install" if other else "install"
+        raise ModuleNotFoundError(f"{what} mergelib-book: see 'How to run' in the book")
+    if other:
+        print("Another package named mergelib is installed. The book's mergelib takes its place.")
+        subprocess.check_call([sys.executable, "-m", "pip", "uninstall", "-qy", "mergelib"])
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", SOURCE])
+
+# %% [markdown]
+# # Claims of the stability framework
+
+# %% tags=["parameters", "remove-cell"]
+SUITE = "vision8"
+PROFILE = "default"
+SEED = 0
+DEVICE = "cpu"
+
+# %% tags=["remove-cell"]
+import matplotlib.pyplot as plt
+from IPython.display import Markdown, display
+
+from mergebook import ledger
+from mergebook.ledger import drawing
+from mergebook.plots import use_style
+from mergebook.stability import claims
+
+use_style()
+table, checks = ledger.judge(claims.CLAIMS)
+
+# %% tags=["remove-input"]
+display(
+    Markdown(f"**The {len(table)} claims of the stability framework: {drawing.counted(table)}.**")
+)
+
+# %% [markdown]
+# The claims are those of {cite:t}`li2026unified`. T7, T8 and T10 are about the bound itself: whether it ranks settings as merges turn out, whether it chooses well, and
+# whether an expert's stability follows its law. T6 and T12 are about masks, T14 to T16 and T19 about what Remark 4 says that
+# other methods lower; of these the paper reports no measurement. The others are about scaling laws, from a sweep with five
+# seeds; secondary checks have a second network.
+#
+# The [ledger](90-claims-ledger) says what a verdict is, and lists the claims of all five papers. In the figure each line is a primary check: the
+# black line is its bound, and an interval that lies wholly to its right speaks for the claim.
+
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Primary checks, each with the interval that decides and in its own unit. Diamonds are the paper's figures, arrows where they lie beyond the scale; grey bands are what counts as equal.", "name": "fig-ledger-stability"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
+drawing.forest(table, checks)
+plt.show()
+
+# %% [markdown]
+# ## The claims one by one
+
+# %% tags=["remove-input"]
+display(Markdown(drawing.entries(table, checks)))
+
+# %% [markdown]
+# ## Check against known values
+
+# %% tags=["hide-input", "nbval-check-output"]
+for verdict, group in table.groupby("verdict"):
+    print(f"{verdict}: {', '.join(group['claim'])}")
