@@ -47,6 +47,8 @@ PAPERS = {
     "stability framework": (stability, "47-stability-claims"),
     "SAIL": (sail, "59-sail-claims"),
 }
+
+# %% tags=["remove-cell"]
 judged = {name: ledger.judge(module.CLAIMS) for name, (module, _) in PAPERS.items()}
 every = pd.concat([table for table, _ in judged.values()])
 counts = pd.DataFrame(
@@ -180,12 +182,6 @@ inside = (beyond["low"] <= beyond["bound"]) & (beyond["bound"] <= beyond["high"]
 assert inside.all()
 
 # %% [markdown]
-# ## Where the numbers come from
-#
-# Each result is a file in `results/`, written by `mergebook measure`, that carries the hashes of its
-# data, the seeds, the recipe, versions, device and commit; [](../book/how-to-run) says how to make
-# them anew.
-#
 # ## Add a claim
 #
 # The texts of a claim stand in `mergebook/PAPER/claims.toml`. Its test, in `claims.py` beside it, is a function that
@@ -194,11 +190,3 @@ assert inside.all()
 
 # %%
 print("\n".join(ledger.Claim.__annotations__))
-
-# %% [markdown]
-# ## Summary
-#
-# * A verdict is computed from primary checks. All must hold for *holds*; any failure counts after Holm's
-#   correction.
-# * Each entry says what its intervals generalise over; the paper's own figures stand beside it.
-# * Undecided is a verdict too: each open check says what it could have shown.
