@@ -186,8 +186,8 @@ def _weakest(checks: pd.DataFrame) -> str:
     weakest = min(primary, key=lambda check: order.index(str(check.outcome)))
     power = ""
     if weakest.outcome == "open":
-        power = f" This check could only have shown {_distance(weakest)} or more"
-    return f". {weakest.what}: {_interval(weakest)}.{power}"
+        power = f". It could only have shown {_distance(weakest)} or more"
+    return f". Weakest check: {weakest.what}: {_interval(weakest)}{power}"
 
 
 def _pooled(effect: Pooled | None, checks: pd.DataFrame) -> list[str]:

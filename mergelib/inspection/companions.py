@@ -127,7 +127,8 @@ def tell_of_companions(origin: Path, experts: Mapping[str, object]) -> None:
     differing = [
         item
         for item in theirs[0]
-        if all(other[item] == theirs[0][item] for other in theirs) and theirs[0][item] != ours[item]
+        if all(other[item] == theirs[0][item] for other in theirs)
+        and theirs[0][item] not in (None, [], ours[item])
     ]
     if differing:
         first = differing[0]

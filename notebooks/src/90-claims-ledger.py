@@ -75,7 +75,7 @@ for look, (_, shade, ink) in LOOKS.items():
 ax.set_yticks(range(len(left)), left.index)
 ax.invert_yaxis()
 ax.grid(axis="y", visible=False)
-ax.set(xlabel="claims")
+ax.set(xlabel="claims", xticks=range(0, 21, 5))
 ax.set_title(f"{grouped['hold'].sum()} of {len(every)} claims hold on our networks")
 fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=11)
 plt.show()

@@ -123,6 +123,20 @@ def test_the_base_is_found_in_the_configuration(base: State, tmp_path: Path) -> 
         ml.merge_files("average", [hub], tmp_path / "never")
 
 
+def test_an_adapters_folder_need_not_hold_what_the_base_holds(
+    base: State, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    for name, text in {
+        "config": {"pad_token_id": 1},
+        "tokenizer_config": {"pad_token": "[P]"},
+    }.items():
+        (tmp_path / "base" / f"{name}.json").write_text(json.dumps(text))
+    folders = [adapter(tmp_path / name, seed=i) for i, name in enumerate("ab")]
+    out = ml.merge_files("average", folders, tmp_path / "out", pretrained=tmp_path / "base")
+    assert (out / "tokenizer_config.json").exists()
+    assert [str(each.message) for each in recwarn if "agree" in str(each.message)] == []
+
+
 def test_names_that_differ_by_leading_parts(base: State, tmp_path: Path) -> None:
     folder = adapter(tmp_path / "a", alpha_pattern={"^v": 3})
     inner = {f"model.{key}": tensor for key, tensor in base.items()}
