@@ -266,7 +266,8 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     archive = build("sdist", tree, made / "dist")
     assert archive.name == f"mergelib_book-{__version__}.tar.gz"
     with tarfile.open(archive) as content:
-        content.extractall(made, filter="data")
+        content.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
+        content.extractall(made)
     return made / archive.name.removesuffix(".tar.gz")
 
 
