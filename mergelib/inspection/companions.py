@@ -15,11 +15,11 @@ from torch import nn
 from mergelib.hashing import sha256_of
 from mergelib.inspection.configurations import check_configurations, check_dropped
 from mergelib.inspection.vocabularies import check_labels, check_vocabularies, read_json
+from mergelib.io.checkpoint import WHOLE
 from mergelib.messages.warned import warn
 from mergelib.statedict import StateDict
 
 WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|ckpt|pkl|h5|msgpack|gguf|onnx)(\.index\.json)?$")
-_WHOLE = {"model.safetensors", "pytorch_model.bin"}  # files that are a folder's model
 # What a model is loaded with, and its licence; neither its card nor what its training reported.
 _NEEDED = re.compile(
     r"\.(json|txt|model|spm|jinja|py|tiktoken|bpe|codes|vocab|ya?ml)$|^(licen[cs]e|notice|use_policy)",
@@ -36,7 +36,7 @@ def folder_of(model: object) -> Path | None:
     path = Path(path)
     if path.is_dir():
         return path
-    beside = path.name in _WHOLE and (path.parent / "config.json").is_file()
+    beside = path.name in WHOLE and (path.parent / "config.json").is_file()
     return path.parent if beside else None
 
 

@@ -22,9 +22,7 @@ from mergelib.statedict import StateDict, layout_of, memory_aliases, weight_key
 
 CONFIG = "adapter_config.json"
 _FILES = ("adapter_model.safetensors", "adapter_model.bin")
-_FACTOR = re.compile(
-    r"^(.*)\.lora_(embedding_A|embedding_B|A|B|magnitude_vector)(\.weight|\.bias)?$"
-)
+_FACTOR = re.compile(r"^(.*)\.lora_((?:embedding_)?[AB]|magnitude_vector)(\.weight|\.bias)?$")
 # Entries of a configuration that are computed here, or do not change what the tensors mean.
 _KNOWN = {
     *("peft_type", "peft_version", "task_type", "auto_mapping", "inference_mode", "revision"),
@@ -36,13 +34,12 @@ _KNOWN = {
 }
 _CHANGES_BASE = re.compile(r"pissa|olora|corda|loftq|lora_ga", re.IGNORECASE)
 _ELSE = "merge it into its base with PEFT (model.merge_and_unload(), then save_pretrained)"
-Factors = dict[str, Tensor]
 
 
 class WithAdapter(Checkpoint):
     """A base model with an adapter, which is applied when a tensor is read.
 
-    WithAdapter weights are float32, or float64 as the base's, so that nothing is rounded before the
+    Adapted weights are float32, or float64 as the base's, so that nothing is rounded before the
     merge. Modules that were trained whole (``modules_to_save``, biases) replace the base's.
 
     Args:
@@ -65,8 +62,9 @@ class WithAdapter(Checkpoint):
         self._config = read_config(folder)
         self._check_kind()
         self.metadata = dict(getattr(base, "metadata", {}))
-        self.shards = {file: [], **getattr(base, "shards", {})}
         self._parts = self._matched()
+        added = [key for key in self._parts if key not in base]
+        self.shards = {**getattr(base, "shards", {}), file: added}  # in the order of iteration
 
     def _check_kind(self) -> None:
         kind = str(self._config.get("peft_type", "LORA")).upper()
@@ -87,7 +85,7 @@ class WithAdapter(Checkpoint):
             plain = key.removeprefix("base_model.model.").replace(".modules_to_save.", ".")
             plain = plain.replace(".base_layer.", ".")
             factor = _FACTOR.match(plain)
-            if ".original_module." in plain:
+            if ".original_module." in plain:  # what a module was before it was trained whole
                 continue
             if factor is None:
                 parts[plain]["whole"] = key
@@ -109,6 +107,8 @@ class WithAdapter(Checkpoint):
             )
         for key, roles in moved.items():
             self._check_shape(key, roles, tuple(layout[key].shape) if key in layout else ())
+            if "bias" in roles and "A" not in moved.get(_weight_beside(key), {}):
+                raise ValueError(f"{self.path} holds {roles['bias']!r} without its lora_A")
         return moved
 
     def _check_shape(self, key: str, roles: Mapping[str, str], shape: tuple[int, ...]) -> None:
@@ -157,9 +157,9 @@ class WithAdapter(Checkpoint):
         factors = {role: tensor.to(base.device, dtype) for role, tensor in read.items()}
         return self._applied(key, base.to(dtype), factors)
 
-    def _applied(self, key: str, base: Tensor, read: Factors) -> Tensor:
+    def _applied(self, key: str, base: Tensor, read: Mapping[str, Tensor]) -> Tensor:
         if "bias" in read:
-            rank = self._entries[self._parts[weight_key(key.removesuffix(".bias"))]["A"]].shape[0]
+            rank = self._entries[self._parts[_weight_beside(key)]["A"]].shape[0]
             return base + self._scale(key, rank) * read["bias"]
         if "embedding_A" in read:
             a, b = read["embedding_A"], read["embedding_B"]
@@ -210,6 +210,10 @@ class WithAdapter(Checkpoint):
         super().check()
         if isinstance(self.base, Checkpoint):
             self.base.check()
+
+
+def _weight_beside(bias: str) -> str:
+    return weight_key(bias.removesuffix(".bias"))
 
 
 def _widened(tensor: Tensor) -> torch.dtype:

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from mergelib.io.adapters import CONFIG, WithAdapter, read_config
-from mergelib.io.checkpoint import AnyPath, Checkpoint
+from mergelib.io.checkpoint import WHOLE, AnyPath, Checkpoint
 from mergelib.io.files import Memory
 from mergelib.statedict import StateDict, name_experts, named
 
@@ -56,10 +56,17 @@ def is_adapter(path: AnyPath) -> bool:
     folder = Path(path)
     if not (folder / CONFIG).is_file():
         return False
-    whole = ("model.safetensors", "pytorch_model.bin")
-    return not any(
-        (folder / f"{name}{end}").is_file() for name in whole for end in ("", ".index.json")
-    )
+    names = (f"{name}{end}" for name in WHOLE for end in ("", ".index.json"))
+    return not any((folder / name).is_file() for name in names)
+
+
+def split(path: AnyPath) -> tuple[Path | None, Path | None]:
+    """Return the base that is written before an adapter's folder, and that folder; None if none."""
+    if is_adapter(path):
+        return None, Path(path)
+    before, plus, after = os.fspath(path).rpartition("+")
+    written = plus and not Path(path).exists() and is_adapter(after)
+    return (Path(before), Path(after)) if written else (None, None)
 
 
 def base_of(path: AnyPath) -> Path:
@@ -78,24 +85,27 @@ def base_of(path: AnyPath) -> Path:
 def open_model(
     path: AnyPath, base: StateDict | None = None, *, memory: Memory | None = None
 ) -> Checkpoint:
-    """Return a `Checkpoint`; for an adapter's folder, or ``BASE+ADAPTER``, an `WithAdapter` base.
+    """Return a `Checkpoint`; for an adapter's folder, or ``BASE+ADAPTER``, a base `WithAdapter`.
 
     An adapter's base is ``base``, or the folder that its configuration names.
     """
-    if is_adapter(path):
-        return WithAdapter(path, base or Checkpoint(base_of(path), memory=memory), memory=memory)
-    before, plus, after = os.fspath(path).rpartition("+")
-    if plus and not Path(path).exists() and is_adapter(after):
-        return WithAdapter(after, Checkpoint(before, memory=memory), memory=memory)
-    return Checkpoint(path, memory=memory)
+    before, adapter = split(path)
+    if adapter is None:
+        return Checkpoint(path, memory=memory)
+    if before is not None or base is None:
+        base = Checkpoint(before or base_of(adapter), memory=memory)
+    return WithAdapter(adapter, base, memory=memory)
 
 
 def base_of_all(models: Mapping[str, object]) -> Path | None:
     """Return the base that all adapters among the models name, or None if none is an adapter."""
-    paths = [m for m in models.values() if isinstance(m, str | os.PathLike) and is_adapter(m)]
-    bases = {base_of(path).resolve(): path for path in paths}
+    bases: dict[Path, Path] = {}
+    for model in models.values():
+        before, adapter = split(model) if isinstance(model, str | os.PathLike) else (None, None)
+        if adapter is not None:
+            bases.setdefault((before or base_of(adapter)).resolve(), adapter)
     if len(bases) > 1:
-        listed = ", ".join(f"{path}: {base}" for base, path in bases.items())
+        listed = ", ".join(f"{adapter}: {base}" for base, adapter in bases.items())
         raise ValueError(
             f"adapters of different bases: {listed}; pass the one to use as pretrained"
         )

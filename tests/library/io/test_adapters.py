@@ -137,6 +137,21 @@ def test_an_adapters_folder_need_not_hold_what_the_base_holds(
     assert [str(each.message) for each in recwarn if "agree" in str(each.message)] == []
 
 
+def test_an_applied_adapter_has_the_dtypes_and_order_of_its_base(tmp_path: Path) -> None:
+    """Also with a head that the base lacks, which comes last."""
+    rounded = {f"{name}.weight": draw(16, 12, seed=i).bfloat16() for i, name in enumerate("qvo")}
+    ml.save_state_dict(rounded, tmp_path / "base" / "model.safetensors")
+    plain = f"{tmp_path / 'base'}+{adapter(tmp_path / 'a')}"
+    out = ml.load_state_dict(ml.merge_files("average", [plain], tmp_path / "out"))
+    assert {tensor.dtype for tensor in out.values()} == {torch.bfloat16}
+    equal(out, {key: tensor.bfloat16() for key, tensor in ml.load_state_dict(plain).items()})
+    head = draw(3, 12)
+    headed = adapter(tmp_path / "b", more={"base_model.model.score.weight": head})
+    lazy = ml.io.open_model(headed, ml.Checkpoint(tmp_path / "base"))
+    assert [key for keys in lazy.shards.values() for key in keys] == [*lazy]
+    assert torch.equal(lazy["score.weight"], head)
+
+
 def test_names_that_differ_by_leading_parts(base: State, tmp_path: Path) -> None:
     folder = adapter(tmp_path / "a", alpha_pattern={"^v": 3})
     inner = {f"model.{key}": tensor for key, tensor in base.items()}
@@ -195,6 +210,12 @@ def half(folder: Path) -> None:
     ml.save_state_dict(state, folder / "adapter_model.safetensors")
 
 
+def bias_alone(folder: Path) -> None:
+    state = ml.load_state_dict(folder / "adapter_model.safetensors")
+    key = "base_model.model.o.lora_B.bias"
+    ml.save_state_dict(state | {key: torch.ones(16)}, folder / "adapter_model.safetensors")
+
+
 def narrow(folder: Path) -> None:
     state = ml.load_state_dict(folder / "adapter_model.safetensors")
     key = "base_model.model.q.lora_A.weight"
@@ -208,6 +229,7 @@ def narrow(folder: Path) -> None:
         (without_weights, r"holds no adapter: expected adapter_model\.safetensors"),
         (of_another_model, "0 of 2 adapted tensors are in the base: .* the base has 'q.weight'"),
         (half, r"does not fit the base: 'q\.weight' has shape \[16, 12\]"),
+        (bias_alone, "2 of 3 adapted tensors are in the base"),
         (narrow, r"the adapter has A \[4, 5\], B \[16, 4\]"),
     ],
 )
@@ -218,6 +240,13 @@ def test_what_does_not_fit_is_refused(
     spoil(folder)
     with pytest.raises(ValueError, match=message):
         ml.merge("average", [folder], pretrained=base)
+
+
+def test_a_bias_without_its_factors_is_refused(base: State, tmp_path: Path) -> None:
+    folder = adapter(tmp_path / "a")
+    bias_alone(folder)
+    with pytest.raises(ValueError, match=r"o\.lora_B\.bias' without its lora_A"):
+        ml.merge("average", [folder], pretrained=base | {"o.bias": torch.zeros(16)})
 
 
 def test_a_file_that_changes_meanwhile(base: State, tmp_path: Path) -> None:
