@@ -90,7 +90,10 @@ class WithAdapter(Checkpoint):
             if factor is None:
                 parts[plain]["whole"] = key
             elif factor[3] == ".bias":
-                parts[f"{factor[1]}.bias"]["bias"] = key
+                parts[f"{factor[1]}.bias"] |= {
+                    "bias": key,
+                    "A": key.replace("_B.bias", "_A.weight"),
+                }
             else:
                 parts[weight_key(factor[1])][factor[2]] = key
         adapted = [key for key, roles in parts.items() if roles.keys() != {"whole"}]
@@ -107,12 +110,11 @@ class WithAdapter(Checkpoint):
             )
         for key, roles in moved.items():
             self._check_shape(key, roles, tuple(layout[key].shape) if key in layout else ())
-            if "bias" in roles and "A" not in moved.get(_weight_beside(key), {}):
-                raise ValueError(f"{self.path} holds {roles['bias']!r} without its lora_A")
         return moved
 
     def _check_shape(self, key: str, roles: Mapping[str, str], shape: tuple[int, ...]) -> None:
-        sizes = {role: tuple(self._entries[name].shape) for role, name in roles.items()}
+        known = {role: self._entries[n] for role, n in roles.items() if n in self._entries}
+        sizes = {role: tuple(entry.shape) for role, entry in known.items()}
         shape = sizes.pop("whole", shape)
         if not sizes:
             return
@@ -124,7 +126,7 @@ class WithAdapter(Checkpoint):
             whole = sizes["embedding_A"][1], sizes["embedding_B"][0]
             fits = whole == shape and sizes["embedding_A"][0] == sizes["embedding_B"][1]
         else:
-            fits = sizes.keys() == {"bias"} and sizes["bias"] == shape
+            fits = sizes.keys() == {"bias", "A"} and sizes["bias"] == shape
         if not fits:
             listed = ", ".join(f"{role} {list(size)}" for role, size in sizes.items())
             raise ValueError(
@@ -159,8 +161,7 @@ class WithAdapter(Checkpoint):
 
     def _applied(self, key: str, base: Tensor, read: Mapping[str, Tensor]) -> Tensor:
         if "bias" in read:
-            rank = self._entries[self._parts[_weight_beside(key)]["A"]].shape[0]
-            return base + self._scale(key, rank) * read["bias"]
+            return base + self._scale(key, len(read["A"])) * read["bias"]
         if "embedding_A" in read:
             a, b = read["embedding_A"], read["embedding_B"]
             return base + self._scale(key, len(a)) * (b @ a).T
@@ -210,10 +211,6 @@ class WithAdapter(Checkpoint):
         super().check()
         if isinstance(self.base, Checkpoint):
             self.base.check()
-
-
-def _weight_beside(bias: str) -> str:
-    return weight_key(bias.removesuffix(".bias"))
 
 
 def _widened(tensor: Tensor) -> torch.dtype:

@@ -19,7 +19,6 @@ def load_state_dict(path: AnyPath) -> dict[str, Tensor]:
     """Read the state dict in any file or folder that `Checkpoint` accepts, and raise its errors.
 
     For the folder of a LoRA adapter it is that of its base with the adapter applied.
-
     Tied tensors, in a pickle or in a file of `mergelib.save_state_dict`, share memory again.
 
     >>> save_state_dict({"head.weight": torch.ones(10, 64)}, "expert.safetensors")
@@ -106,7 +105,5 @@ def base_of_all(models: Mapping[str, object]) -> Path | None:
             bases.setdefault((before or base_of(adapter)).resolve(), adapter)
     if len(bases) > 1:
         listed = ", ".join(f"{adapter}: {base}" for base, adapter in bases.items())
-        raise ValueError(
-            f"adapters of different bases: {listed}; pass the one to use as pretrained"
-        )
+        raise ValueError(f"adapters of different bases: {listed}; pass one of these as pretrained")
     return next(iter(bases), None)
