@@ -21,7 +21,6 @@ LAWS = {
     "root": ("√s", plots.BLUE, ":"),
     "root_loss": ("√(s f)", plots.GREEN, "-."),
 }
-GAINED = "test loss above the pretrained, nats"
 AXES = {"steps": "steps K", "learning_rate": "learning rate η, 10⁻⁴", "batch_size": "batch b"}
 AXES["share"] = "fraction of the data α"
 UNITS = {"learning_rate": 1e-4}
