@@ -99,10 +99,10 @@ def interleaved(
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
-    """Median seconds of each, taken in turn: so many times, or as often as two seconds hold."""
+    """Median seconds of each in turn: once, or as often as asked and for two seconds at least."""
     times: list[list[float]] = [[] for _ in works]
     began = time.perf_counter()
-    while len(times[0]) < repeats or time.perf_counter() - began < 2:
+    while len(times[0]) < repeats or (repeats > 1 and time.perf_counter() - began < 2):
         for work, kept in zip(works, times, strict=True):
             start = clock()
             work()

@@ -140,6 +140,7 @@ def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "concrete has no setting 'grids'; it has: steps=2000" in refused
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_result_of_the_book_is_measured_again(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

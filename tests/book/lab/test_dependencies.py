@@ -17,19 +17,19 @@ MEASURE = "mergebook/cart/measure/experiments.py"
 ROOT = Path(mergelib.__file__).parents[1]
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sources, without git: as good as installed elsewhere."""
+    folder = tmp_path_factory.mktemp("copy") / "installed"
     ignored = shutil.ignore_patterns("__pycache__", "assets")
     for package in ("mergelib", "mergebook"):
-        shutil.copytree(ROOT / package, tmp_path / "installed" / package, ignore=ignored)
-    return tmp_path / "installed"
+        shutil.copytree(ROOT / package, folder / package, ignore=ignored)
+    return folder
 
 
-def changed(copy: Path, file: str, old: str, new: str) -> set[str]:
+def changed(copy: Path, other: Path, file: str, old: str, new: str) -> set[str]:
     """The studies whose key an edit changes, of one on CART and one on CoGraM."""
     studies: dict[str, Any] = {"cart": baselines, "cogram": fusion}
-    other = copy.with_name("edited")
     shutil.copytree(copy, other)
     text = (other / file).read_text()
     assert old in text, f"{file} has no {old!r}"
@@ -70,9 +70,9 @@ def changed(copy: Path, file: str, old: str, new: str) -> set[str]:
     ],
 )
 def test_what_an_edit_concerns(
-    copy: Path, file: str, old: str, new: str, concerned: set[str]
+    copy: Path, tmp_path: Path, file: str, old: str, new: str, concerned: set[str]
 ) -> None:
-    assert changed(copy, file, old, new) == concerned
+    assert changed(copy, tmp_path / "edited", file, old, new) == concerned
 
 
 def test_a_copy_has_the_same_key(copy: Path) -> None:
