@@ -16,8 +16,9 @@ import torch
 import typer
 
 from benchmarks.cogram import interleaved
-from mergebook.lab.catalogue import loaded_for
+from mergebook.lab.catalogue import get_study
 from mergebook.lab.results import write_result
+from mergebook.lab.runner import Run
 from mergebook.sail.measure.sources import ARMS, Sources
 from mergebook.sail.measure.transfers import TARGET, Transfer
 from mergebook.suites.provenance import provenance
@@ -82,9 +83,10 @@ def main(
     torch.set_num_threads(1)
     names = [name for name in arms.split(",") if name]
     cells = {suite: CELLS.get(suite, {"size": "deeper"}) for suite in suites.split(",")}
-    loaded = {suite: loaded_for("arms", suite, seed, **cell) for suite, cell in cells.items()}
-    rows = []
+    study, loaded, rows = get_study("arms"), {}, []
     for suite, cell in cells.items():
+        run = Run(study, suite, seed, settings=study.complete(cell))
+        loaded[suite] = study.load(run)
         (transfer,) = loaded[suite].arguments
         rows += compare(transfer, cell["size"], names, repeats)
     command = f"python -m benchmarks.starts --suites {suites} --repeats {repeats} --seed {seed}"

@@ -16,7 +16,7 @@ from typing import Any
 from mergebook import PAPERS
 from mergebook.lab.measuring import Measurement
 from mergebook.lab.results import read_result
-from mergebook.lab.runner import REGISTERED, Loaded, Run, Study
+from mergebook.lab.runner import REGISTERED, Study
 from mergelib.hashing import plain
 
 for _paper in PAPERS:
@@ -30,12 +30,6 @@ def get_study(name: str) -> Study:
     if name not in REGISTERED:
         raise ValueError(f"unknown study {name!r}; known: {', '.join(sorted(REGISTERED))}")
     return REGISTERED[name]
-
-
-def loaded_for(name: str, suite: str, seed: int, **settings: Any) -> Loaded:
-    """What a study works on for a suite and a seed, its first arguments."""
-    study = get_study(name)
-    return study.load(Run(study, suite, seed, settings=study.complete(settings)))
 
 
 def entries() -> dict[str, dict[str, Any]]:

@@ -1,27 +1,23 @@
 """Backbones: models with their pretrained weights, shipped, cached or pretrained now."""
 
 import json
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import torch
-from filelock import FileLock
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
+from mergebook.suites.caching import VERSION, cached
 from mergebook.suites.families import Pretraining, family_with
 from mergebook.suites.provenance import provenance
 from mergebook.suites.training import Recipe
 from mergebook.suites.types import LabelledSet
-from mergelib.hashing import digest_of_state, fingerprint, plain
-from mergelib.io import Checkpoint, cache_folder, save_state_dict
-
-VERSION = 1  # of what cached files mean; raise it to leave old caches behind
+from mergelib.hashing import fingerprint, plain
+from mergelib.io import cache_folder
 
 
 def build_model(name: str) -> nn.Module:
@@ -69,52 +65,6 @@ def write_backbone(
     made = {"sources": {part.name: part.sha256 for part in sets}, "recipe": asdict(recipe)}
     record = provenance(model=name, **made, seed=seed, device=device)
     path.with_suffix(".json").write_text(json.dumps({**record, "log": log}, indent=1) + "\n")
-
-
-def cached(
-    file: Path, train: Callable[[], Mapping[str, Tensor]], origin: Mapping[str, Any]
-) -> dict[str, Tensor]:
-    """The state dict in a file; if it is absent or damaged, trained now and written there.
-
-    The file's metadata hold its own name, the key of all that made it (`origin`), and a hash of its
-    content. Another process that wants the file waits. A cache that holds it may be read-only.
-    """
-    state, _ = _read_cached(file)  # files appear whole, so reading takes no lock
-    if state is not None:
-        return state
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(file.with_suffix(".lock")):
-        state, flaw = _read_cached(file)  # which another process may have written meanwhile
-        if state is not None:
-            return state
-        if flaw:
-            warnings.warn(f"{file} {flaw}: it is trained again", stacklevel=2)
-        state = {key: value.cpu() for key, value in train().items()}
-        metadata = {
-            "mergelib.made": json.dumps(origin),
-            "mergelib.key": file.stem,
-            "mergelib.content": digest_of_state(state),
-        }
-        save_state_dict(state, file, metadata=metadata)
-        return state
-
-
-def _read_cached(file: Path) -> tuple[dict[str, Tensor] | None, str]:
-    """What `cached` wrote; or None, and why the file is not that, empty if there is none."""
-    if not file.exists():
-        return None, ""
-    try:
-        checkpoint = Checkpoint(file)
-        state = {key: tensor.clone() for key, tensor in checkpoint.items()}
-    except ValueError:
-        return None, "is damaged"
-    if "mergelib.content" not in checkpoint.metadata:
-        return None, "has no hash of its content"
-    if checkpoint.metadata["mergelib.content"] != digest_of_state(state):
-        return None, "is damaged: its content does not have the hash that it was written with"
-    if checkpoint.metadata.get("mergelib.key") != file.stem:
-        return None, f"is another file's content, {checkpoint.metadata.get('mergelib.key')}"
-    return state, ""
 
 
 def _pretrained(name: str, device: torch.device | str) -> dict[str, Tensor]:

@@ -99,7 +99,9 @@ def pretrain(
             record = {"epoch": epoch, "loss": whole / examples}
             if epoch % 5 == 0 or epoch == recipe.epochs:
                 for task, head in zip(sets, heads, strict=True):
-                    record[f"accuracy/{task.name}"] = _accuracy(model, head, task.test)
+                    seen = features(model, task.test.inputs.to(device), scale_pixels)
+                    right = head(seen).argmax(1).cpu() == task.test.labels
+                    record[f"accuracy/{task.name}"] = float(right.float().mean())
             model.train()
             log.append({**record, "seconds": time.perf_counter() - start})
             bar.set_postfix(loss=f"{record['loss']:.3f}")
@@ -136,9 +138,3 @@ def pretrain_text(
         logits = features(model, task.test.inputs.to(device), to_tokens)
         record[f"loss/{task.name}"] = cross_entropy(logits.cpu(), task.test.labels).item()
     return [record]
-
-
-def _accuracy(model: nn.Module, head: nn.Module, split: Split) -> float:
-    device = next(head.parameters()).device
-    predicted = head(features(model, split.inputs.to(device), scale_pixels)).argmax(1).cpu()
-    return float((predicted == split.labels).float().mean())

@@ -15,7 +15,8 @@ import torch
 from joblib import Parallel, delayed
 from torch import Tensor, nn
 
-from mergebook.suites.backbones import VERSION, cached, load_backbone
+from mergebook.suites.backbones import load_backbone
+from mergebook.suites.caching import VERSION, cached
 from mergebook.suites.families import Family, family_of
 from mergebook.suites.models import scale_pixels, to_tokens
 from mergebook.suites.training import Recipe, fine_tune

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mergebook.lab.results import Tables
 from mergebook.sail.costs import count_flops
 from mergebook.sail.measure.training import State, by_adam
-from mergebook.suites.backbones import VERSION, cached
+from mergebook.suites.caching import VERSION, cached
 from mergelib.activations import recalibrate
 from mergelib.evaluation.tasks import Split, Transform, cross_entropy
 from mergelib.hashing import digest, digest_of_state, fingerprint, plain, stable_seed

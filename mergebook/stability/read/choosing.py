@@ -72,7 +72,8 @@ def survey(
             row |= {"progress": setting["rate"] * setting["steps"], **totals(tasks, plan)}
             rows.append(row)
     table = pd.DataFrame(rows)
-    lengths = np.log(_best(table, "progress"))
+    best_rows = table.loc[table.groupby(FAMILY)["truth"].idxmin()].set_index(FAMILY)
+    lengths = np.log(best_rows["progress"])
     others = lengths.groupby(["own", "turned"]).transform(
         lambda best: (best.sum() - best) / (len(best) - 1 or math.nan)
     )
@@ -88,8 +89,3 @@ def agreement(table: pd.DataFrame) -> pd.DataFrame:
         for kind, rows in table.groupby(FAMILY)
     }
     return pd.DataFrame.from_dict(ranks, orient="index").rename_axis(FAMILY).reset_index()
-
-
-def _best(table: pd.DataFrame, column: str, by: str = "truth") -> pd.Series:
-    """What a column says in the setting where another is least, by family."""
-    return table.loc[table.groupby(FAMILY)[by].idxmin()].set_index(FAMILY)[column]

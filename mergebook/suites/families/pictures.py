@@ -6,11 +6,15 @@ real pictures at 32 x 32 from prepared files.
 """
 
 from dataclasses import replace
+from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from mergebook.suites.data import glyphs, prepared
+from mergebook.suites.caching import VERSION, cached
+from mergebook.suites.data import glyphs, media, prepared, sampling
 from mergebook.suites.data.sampling import draw
 from mergebook.suites.models import PICTURE_MODELS, scale_pixels
 from mergebook.suites.pretraining import FALLBACK, PRETRAINING, pretrain
@@ -18,7 +22,8 @@ from mergebook.suites.registry import Family, LoadedTask, Pretraining, Sizes, re
 from mergebook.suites.training import Recipe
 from mergebook.suites.types import LabelledSet
 from mergelib.evaluation.tasks import Split, Task
-from mergelib.hashing import digest
+from mergelib.hashing import digest, fingerprint
+from mergelib.io import cache_folder
 
 DIGITS = ("digits_low", "digits_high")
 PREPARED = (
@@ -26,6 +31,7 @@ PREPARED = (
     *("cifar100", "fer2013", "emnist_letters", "dtd10", "flowers5", "pneumoniamnist"),
     *("caltech101", "pacs", "scenes15", "cars_body", "notmnist", "usps"),
 )
+PARTS = ("names", *(f"{part}.{i}" for part in ("train", "validation", "test") for i in (0, 1)))
 
 
 def picture_task(
@@ -89,15 +95,26 @@ def load_digits(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) 
 
 
 def load_glyphs(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) -> LoadedTask:
-    """One script, with exactly as many pictures as asked for; nothing is read from a folder."""
+    """One script, with exactly as many pictures as asked for; rendered once and then cached."""
     train_size, validation_size, test_size = sizes
     if test_size is None:
         raise ValueError(f"task {name!r} is rendered: test_size must be a number")
-    class_names, drawn = glyphs.render_task(name, (train_size, validation_size, test_size), seed)
-    source = digest(tensor for split in drawn for tensor in split)
-    train, validation, test = (Split(*split) for split in drawn)
-    task = picture_task(name, class_names, train, validation, test)
-    return task, {f"glyphs/{name}": source}
+    counts = (train_size, validation_size, test_size)
+
+    def render() -> dict[str, Tensor]:
+        names, drawn = glyphs.render_task(name, counts, seed)
+        tensors = [torch.tensor([*map(ord, names)]), *chain.from_iterable(drawn)]
+        return dict(zip(PARTS, tensors, strict=True))
+
+    code = [Path(str(module.__file__)).read_text("utf-8") for module in (glyphs, media, sampling)]
+    code += [version(package) for package in ("torch", "matplotlib", "pillow")]
+    made = {"version": VERSION, "name": name, "counts": counts, "seed": seed, "code": code}
+    file = cache_folder() / "glyphs" / f"{name}-{fingerprint(made)}.safetensors"
+    held = cached(file, render, {**made, "code": fingerprint(code)})
+    names, *drawn = (held[key] for key in PARTS)
+    splits = (Split(*drawn[place : place + 2]) for place in (0, 2, 4))
+    task = picture_task(name, tuple(map(chr, names.tolist())), *splits)
+    return task, {f"glyphs/{name}": digest(drawn)}
 
 
 def load_prepared(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) -> LoadedTask:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from mergebook.suites.data import glyphs, media
 from mergebook.suites.families import known_suites
 from mergebook.suites.families.pictures import pretraining_sets
 from mergebook.suites.loading import load_suite
@@ -163,3 +164,30 @@ def test_pretraining_sets_take_what_is_there(tmp_path: Path) -> None:
     assert len(sets[2].train) == 2 * len(sets[2].class_names)
     tasks = {name for names in known_suites().values() for name in names}
     assert not tasks & {s.name for s in sets}
+
+
+def test_glyphs_are_rendered_once(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And anew where a file is damaged, or the code that renders has changed."""
+    options: dict[str, Any] = {"profile": "smoke", "tasks": ["chess"]}
+    first = load_suite("glyphs8", **options)
+    real = glyphs.render_task
+    rendered: list[str] = []
+
+    def watched(name: str, *rest: Any) -> Any:
+        rendered.append(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(glyphs, "render_task", watched)
+    assert load_suite("glyphs8", **options).sources == first.sources
+    assert not rendered
+    (file,) = (own_cache / "glyphs").glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="is damaged: it is made again"):
+        assert load_suite("glyphs8", **options).sources == first.sources
+    edited = own_cache / "media.py"
+    edited.write_text("# said otherwise")
+    monkeypatch.setattr(media, "__file__", str(edited))
+    again = load_suite("glyphs8", **options)
+    assert again.sources == first.sources
+    assert again.tasks["chess"].class_names == first.tasks["chess"].class_names
+    assert len(rendered) == 2

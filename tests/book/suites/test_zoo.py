@@ -19,7 +19,7 @@ from torch import Tensor
 
 import mergelib as ml
 from mergebook import load_suite
-from mergebook.suites import backbones
+from mergebook.suites import caching
 from mergebook.suites import zoo as zoo_module
 from mergebook.suites.backbones import load_backbone, shipped_backbone
 from mergebook.suites.families import FAMILIES
@@ -433,7 +433,7 @@ def test_another_tasks_expert_and_a_file_without_hash(
         load_zoo(digits, model=tiny, recipe=RECIPE)
     assert high.read_bytes() == content
     ml.save_state_dict(load_state_dict(high), high)
-    with pytest.warns(UserWarning, match=re.escape(f"{high} has no hash of its content")):
+    with pytest.warns(UserWarning, match=re.escape(f"{high} is damaged")):
         load_zoo(digits, model=tiny, recipe=RECIPE)
     assert high.read_bytes() == content
     assert len(trained) == 4
@@ -448,7 +448,7 @@ def test_a_cache_that_cannot_be_written(
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    for module, name in ((backbones, "FileLock"), (Path, "mkdir"), (backbones, "save_state_dict")):
+    for module, name in ((caching, "FileLock"), (Path, "mkdir"), (caching, "save_state_dict")):
         monkeypatch.setattr(module, name, refuse)
     again = load_zoo(digits, model=tiny, recipe=RECIPE)
     for name, expert in once.experts.items():

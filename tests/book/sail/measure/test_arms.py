@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from benchmarks import starts
-from mergebook.lab.catalogue import loaded_for
 from mergebook.lab.results import Tables
-from mergebook.lab.runner import REGISTERED, Loaded, Run
+from mergebook.lab.runner import REGISTERED, Run
 from mergebook.sail.measure import arms as module
 from mergebook.sail.measure import grounds, sources, transfers
 from mergebook.sail.measure.arms import arms, starts_tuning
@@ -476,21 +475,3 @@ def test_the_benchmark_counts_a_start_in_steps(text: Transfer) -> None:
     assert steps["LiGO"] > steps["nearest source"] > 0
     with pytest.raises(ValueError, match="arm is 'warm', expected"):
         starts.compare(text, "twice", ["warm"], 1)
-
-
-def test_what_the_study_works_on_by_its_settings(
-    text: Transfer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: list[Run] = []
-
-    def loaded(run: Run) -> Loaded:
-        found.append(run)
-        return Loaded((text,), {})
-
-    monkeypatch.setitem(REGISTERED, "arms", replace(REGISTERED["arms"], load=loaded))
-    assert loaded_for("arms", "names", 3, size="twice").arguments == (text,)
-    (run,) = found
-    assert run.seed == 3
-    assert (run.suite, run.settings["size"], run.settings["start"]) == ("names", "twice", "shared")
-    with pytest.raises(ValueError, match="width"):
-        loaded_for("arms", "names", 3, width=4)
