@@ -42,6 +42,7 @@ NETWORKS = {
     "vision8-fresh_heads": "small ViT,\n8 image tasks",
     "vision8-fresh_heads-vit_small": "smaller ViT,\n8 image tasks",
     "glyphs8-fresh_heads": "ViT on glyphs,\n8 scripts",
+    "sentences8-fresh_heads": "MiniLM,\n8 sentence tasks",
 }
 
 
@@ -136,8 +137,8 @@ for (method, head, by), look in CHOICES.items():
     chosen = budgets[(budgets["method"] == method) & (budgets["head"] == head)]
     lines[look] = over_seeds(chosen[chosen["by"] == by], "budget")
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "CART's lead with frozen heads, which are made from the pretrained model, and with heads fitted to the labels that tuning spends anyway. Left, over task arithmetic under the same heads. Right, over the pretrained model with fitted heads and no merge at all. Points of mean test accuracy over eight tasks; thick lines are 95 % intervals across seeds, thin ones across seeds and tasks.", "name": "fig-taught-heads"}, "image": {"alt": "Two panels with four networks each. Left, CART minus task arithmetic: on EfficientNet 14 points with frozen heads and 9 with fitted ones, on three small ViTs 5 to 7 and at most 1. Right, CART minus no merge with fitted heads: on EfficientNet 9 points with frozen heads and 18 with fitted ones, on the ViTs for images 6 to 10 points behind and 4 ahead, on the ViT for glyphs 1 and 9 ahead."}}
-figure, axes = plt.subplots(1, 2, figsize=(6.9, 3.5), sharey=True)
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "CART's lead with frozen heads, which come from the pretrained model, and with heads fitted to the labels that tuning spends anyway. Left, over task arithmetic under the same heads. Right, over the pretrained model with fitted heads and no merge at all. Points of mean test accuracy over eight tasks; thick lines are 95 % intervals across seeds, thin ones across seeds and tasks.", "name": "fig-taught-heads"}, "image": {"alt": "Two panels with five networks each. Left, CART minus task arithmetic: on EfficientNet 14 points with frozen heads and 9 with fitted ones, on three small ViTs 5 to 7 and at most 1, on MiniLM 3 and 2. Right, CART minus no merge with fitted heads: on EfficientNet 9 points with frozen heads and 18 with fitted ones, on the ViTs for images 6 to 10 points behind and 4 ahead, on the ViT for glyphs 1 and 9 ahead, on MiniLM 14 and 8 ahead."}}
+figure, axes = plt.subplots(1, 2, figsize=(6.9, 3.9), sharey=True)
 shades = {"frozen heads": plots.VERMILION, "fitted heads": plots.BLUE}
 for ax, sets in zip(axes, (leads, beyond)):
     plots.forest({f"{kind} heads": rows for kind, rows in sets.items()}, ax, shades)
@@ -145,7 +146,7 @@ for ax, sets in zip(axes, (leads, beyond)):
 axes[0].set(xlabel="over task arithmetic, points")
 axes[1].set(xlabel="over no merge, points")
 axes[0].legend(loc="center right", fontsize=11, handlelength=1)
-title = "Fitted heads shrink CART's lead, and are a baseline to beat"
+title = "Fitted heads take CART's lead away on small ViTs"
 figure.suptitle(title, fontsize=13, weight="bold", x=0.01, ha="left")
 plt.show()
 
@@ -158,10 +159,11 @@ def text(row):
 
 display(
     Markdown(f"""
-* **CART's lead shrinks on every network if heads are fitted again.** Over task arithmetic it falls from {text(leads["frozen"].iloc[0])}
-  to {text(leads["fitted"].iloc[0])} points on EfficientNet, and from {text(leads["frozen"].iloc[1])} to {text(leads["fitted"].iloc[1])} on a small ViT.
+* **CART's lead over task arithmetic shrinks on all image networks if heads are fitted again**, from {text(leads["frozen"].iloc[0])}
+  to {text(leads["fitted"].iloc[0])} points on EfficientNet and from {text(leads["frozen"].iloc[1])} to {text(leads["fitted"].iloc[1])} on a small ViT. On MiniLM it is
+  {text(leads["frozen"].iloc[4])} and {text(leads["fitted"].iloc[4])}.
 * **No merge at all can be the better choice.** With fitted heads it is {-beyond["frozen"]["mean"].iloc[1]:.1f} points ahead of CART with frozen heads on
-  the small ViT, but {beyond["frozen"]["mean"].iloc[0]:.1f} points behind on EfficientNet.
+  the small ViT, but {beyond["frozen"]["mean"].iloc[0]:.1f} behind on EfficientNet and {beyond["frozen"]["mean"].iloc[4]:.1f} behind on MiniLM.
 * **Frank-Wolfe's oracle adds {text(fw.iloc[1])} points** to coefficients that are learned on all experts.
 """)
 )
@@ -349,7 +351,8 @@ table
 
 # %% [markdown]
 # TSV at its default scale restores the size as well. Real layers differ from this model: experts' directions overlap, and features of the pretrained model need not
-# be able to carry a task. On EfficientNet they are not, and there CART keeps more than half of its lead under fitted heads: its features are better.
+# be able to carry a task. On EfficientNet they are not, and there CART keeps more than half of its lead under fitted heads: its features are better. On MiniLM
+# the frozen heads are embedded class names, and two of its tasks have 77 and 150 classes: there, heads fitted to 100 labels are worse than the frozen ones.
 #
 # ## The parts of Frank-Wolfe merging
 #
@@ -446,9 +449,11 @@ assert table["size of the update"].tolist() == [0.25, 1.0, 1.0]
 assert (leads["frozen"]["mean"] > leads["fitted"]["mean"]).all()
 ratio = leads["fitted"]["mean"] / leads["frozen"]["mean"]
 assert 0.5 < ratio.iloc[0] < 0.7
-assert (ratio.iloc[1:] < 0.2).all()
-assert beyond["frozen"]["mean"].round().tolist() == [9, -6, -10, 1]
-assert beyond["fitted"]["mean"].round().tolist() == [18, 4, 4, 9]
+assert (ratio.iloc[1:4] < 0.2).all()
+assert beyond["frozen"]["mean"].round().tolist() == [9, -6, -10, 1, 14]
+assert beyond["fitted"]["mean"].round().tolist() == [18, 4, 4, 9, 8]
+minilm = [frame.query("method == 'cart'")["accuracy"].mean() for frame in heads[[*NETWORKS][-1]]]
+assert minilm[0] > minilm[1] + 3
 assert abs(fw["mean"].iloc[1]) < 0.5
 assert fw["mean"].drop("oracle − all experts").between(1, 4.5).all()
 for suite in ("imagenet", "vision", "glyphs"):

@@ -358,7 +358,7 @@ glue_figure("deciding", f"Per cent of the experts' accuracy on three suites: {li
 # * **The networks are small**, with 0.5 to 23 million parameters. The ranking of groups agrees
 #   across ten suites; differences within a group of one or two points do not carry over to other networks.
 # * **Each task's head is frozen**, as in most papers, unless a row says "fitted heads". With those, CART's lead shrinks
-#   on all four networks where it is measured ([why](70-what-five-papers-taught-us)).
+#   on all four image networks where it is measured ([why](70-what-five-papers-taught-us)).
 # * **The interval is across seeds**, for these tasks. Whether a difference holds for other tasks needs a
 #   wider one ([](91-error-rates)). The [ledger](90-claims-ledger) tests the papers' claims with it.
 # * **Hyperparameters are chosen on validation data** for every rule that has any. The column of labelled
