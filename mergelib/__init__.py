@@ -2,6 +2,7 @@
 
 from mergelib import cogram as _cogram  # these two register methods
 from mergelib import rules as _rules
+from mergelib.activations import recalibrate_batchnorm
 from mergelib.compression import Compressed, compress, load_compressed
 from mergelib.evaluation import Suite, Task, evaluate, evaluate_many, normalised_accuracy
 from mergelib.io import Checkpoint, load_state_dict, save_state_dict
@@ -37,6 +38,7 @@ __all__ = [
     "methods",
     "nbytes",
     "normalised_accuracy",
+    "recalibrate_batchnorm",
     "rule",
     "save_state_dict",
     "scale",

@@ -87,7 +87,9 @@ def normalising_by_batch(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def recalibrate(model: nn.Module, state: StateDict, batches: Iterable[Inputs]) -> dict[str, Tensor]:
+def recalibrate_batchnorm(
+    model: nn.Module, state: StateDict, batches: Iterable[Inputs]
+) -> dict[str, Tensor]:
     """Return the state with BatchNorm's statistics measured again, on unlabelled inputs.
 
     A merged network's activations have other means and smaller variances than its experts' (Jordan

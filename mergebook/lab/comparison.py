@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from mergebook.lab.grids import Grid
 from mergebook.lab.results import Rows
 from mergebook.suites.types import Zoo
-from mergelib.activations import recalibrate
+from mergelib.activations import recalibrate_batchnorm
 from mergelib.evaluation.cost import measured
 from mergelib.evaluation.loops import SplitName, evaluate, evaluate_many, normalised_accuracy
 from mergelib.evaluation.tasks import Suite
@@ -303,9 +303,9 @@ def examples_of(zoo: Zoo, count: int | None, split: SplitName | Literal["train"]
 
 
 def measured_anew(zoo: Zoo, state: StateDict, examples: int = 100) -> dict[str, Tensor]:
-    """`recalibrate` on the first training inputs of every task, shuffled, in batches of 200."""
+    """Statistics of the first training inputs of every task, shuffled, in batches of 200."""
     parts = [task.transform(task.train.inputs[:examples]) for task in zoo.suite.tasks.values()]
     generator = torch.Generator().manual_seed(zoo.suite.seed)
     inputs = torch.cat(parts)
     inputs = inputs[torch.randperm(len(inputs), generator=generator)]
-    return recalibrate(zoo.model, state, inputs.split(200))
+    return recalibrate_batchnorm(zoo.model, state, inputs.split(200))

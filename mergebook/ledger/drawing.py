@@ -126,11 +126,11 @@ def _digits(value: float) -> str:
 
 
 def summary(table: pd.DataFrame, checks: pd.DataFrame, page: str) -> str:
-    """All claims as a Markdown table: verdict, primary checks that hold, the first one's interval.
+    """Rows of a Markdown table: claim, verdict, primary checks that hold, the first one's interval.
 
     Each claim links to its entry on ``page``.
     """
-    rows = ["| claim | verdict | first primary check |", "|---|---|---|"]
+    rows = []
     for row in table.to_dict("records"):
         key, own = row["claim"], checks[checks["claim"] == row["claim"]]
         primary = own[own["role"] == "primary"]

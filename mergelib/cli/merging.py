@@ -88,8 +88,8 @@ def merge_command(
     Example: mergelib merge tsv a.safetensors b.safetensors c.safetensors -p base.safetensors -o
     out.safetensors --set scale=1.2
     """
-    from mergelib import is_kernel, merge_files
-    from mergelib.statedict import is_matrix
+    from mergelib import Checkpoint, is_kernel, merge_files
+    from mergelib.statedict import is_matrix, is_statistic
 
     hyperparameters = read_settings(settings)
     for name in hyperparameters:
@@ -112,3 +112,5 @@ def merge_command(
         **hyperparameters,
     )
     typer.echo(f"Wrote {written}")
+    if any(map(is_statistic, Checkpoint(written))):
+        typer.echo("BatchNorm's statistics are merged too: measure them with recalibrate_batchnorm")

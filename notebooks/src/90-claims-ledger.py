@@ -98,14 +98,16 @@ display(
 #
 # ## All claims
 #
-# Each paper's page has the intervals of all checks, the data, and what is our own choice. In the tables, numbers in
-# brackets are 95 % intervals of the first primary check, and *n* of *m* counts the primary checks that hold.
+# The letter of a claim tells its paper, whose page has the intervals of all checks, the data, and what is our own choice. In the table, numbers in
+# brackets are 95 % intervals of the first primary check, and *n* of *m* counts the primary checks that hold. A click on a heading sorts by it.
 
 # %% tags=["remove-input"]
-for name, (_, page) in PAPERS.items():
-    table, checks = judged[name]
-    display(Markdown(f"**{name}** ([all checks]({page}))"))
-    display(Markdown(drawing.summary(table, checks, page)))
+letters = {name: judged[name][0]["claim"].iloc[0][0] for name in PAPERS}
+links = [f"{letters[name]}: [{name}]({page})" for name, (_, page) in PAPERS.items()]
+rows = [drawing.summary(*judged[name], page) for name, (_, page) in PAPERS.items()]
+head = ["| claim | verdict | first primary check |", "|---|---|---|"]
+display(Markdown(", ".join(links) + "."))
+display(Markdown("\n".join(['<div class="sortable">\n', *head, *rows, "\n</div>"])))
 
 # %% [markdown]
 # ## What a verdict is

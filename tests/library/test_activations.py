@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from mergelib.activations import layer_inputs, normalising_by_batch, recalibrate
+import mergelib as ml
+from mergelib.activations import layer_inputs, normalising_by_batch, recalibrate_batchnorm
 
 
 def test_layer_inputs_are_what_the_layers_get() -> None:
@@ -33,13 +34,13 @@ def test_recalibrated_statistics_are_those_of_the_inputs() -> None:
     before = {key: value.clone() for key, value in model.state_dict().items()}
     other = {key: value + 1 for key, value in before.items() if value.is_floating_point()}
     batches = list(5 + torch.randn(2, 50, 3))
-    found = recalibrate(model, {**before, **other}, batches)
+    found = recalibrate_batchnorm(model, {**before, **other}, batches)
     seen = [batch @ other["0.weight"].T + other["0.bias"] for batch in batches]
     for name, values in (("mean", [x.mean(0) for x in seen]), ("var", [x.var(0) for x in seen])):
         torch.testing.assert_close(found[f"1.running_{name}"], torch.stack(values).mean(0))
     assert torch.equal(found["0.weight"], other["0.weight"])
     assert all(torch.equal(model.state_dict()[key], before[key]) for key in before)
-    alone = recalibrate(model, before, batches[:1])
+    alone = recalibrate_batchnorm(model, before, batches[:1])
     model.load_state_dict(alone)
     normalised = model.eval()[:2](batches[0])
     torch.testing.assert_close(normalised.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
@@ -62,14 +63,31 @@ def test_a_batch_s_own_statistics_leave_those_at_rest() -> None:
 
 def test_batches_by_name_are_batches() -> None:
     norm, x = nn.BatchNorm1d(4), 5 + torch.randn(2, 50, 4)
-    wanted = recalibrate(norm, norm.state_dict(), [*x])
-    found = recalibrate(norm, norm.state_dict(), [{"input": batch} for batch in x])
+    wanted = recalibrate_batchnorm(norm, norm.state_dict(), [*x])
+    found = recalibrate_batchnorm(norm, norm.state_dict(), [{"input": batch} for batch in x])
     assert all(torch.equal(found[key], value) for key, value in wanted.items())
 
 
 def test_recalibrating_refuses_what_it_cannot_do() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     with pytest.raises(ValueError, match="no batch"):
-        recalibrate(model, model.state_dict(), [])
+        recalibrate_batchnorm(model, model.state_dict(), [])
     with pytest.raises(ValueError, match="no BatchNorm"):
-        recalibrate(model[0], model[0].state_dict(), [torch.ones(2, 3)])
+        recalibrate_batchnorm(model[0], model[0].state_dict(), [torch.ones(2, 3)])
+
+
+@pytest.mark.parametrize("library", ["torchvision", "timm"])
+def test_statistics_of_real_networks_are_pytorchs(library: str) -> None:
+    """Against `torch.optim.swa_utils.update_bn`, on the average of two networks."""
+    found = pytest.importorskip(library)
+    build = found.create_model if library == "timm" else found.models.get_model
+    torch.manual_seed(0)
+    experts = [build("resnet18") for _ in range(2)]
+    model, batches = experts[0], [*torch.randn(2, 4, 3, 64, 64)]
+    merged = ml.merge("average", [expert.state_dict() for expert in experts])
+    measured = ml.recalibrate_batchnorm(model, merged, batches)
+    model.load_state_dict(merged)
+    torch.optim.swa_utils.update_bn(batches, model)
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(measured[key], value, msg=key)
+    assert not torch.equal(measured["bn1.running_mean"], merged["bn1.running_mean"])

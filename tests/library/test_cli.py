@@ -64,6 +64,17 @@ def test_merge_is_the_librarys(run: Run, models: tuple[Path, list[Path]], tmp_pa
     assert not torch.equal(again["fc.weight"], expected["fc.weight"]), "the defaults this time"
 
 
+def test_statistics_that_want_measuring_are_pointed_out(run: Run, tmp_path: Path) -> None:
+    """After every merge of a model that has them, and only then."""
+    for name, norm in (("batch", torch.nn.BatchNorm1d(3)), ("layer", torch.nn.LayerNorm(3))):
+        files = [tmp_path / f"{name}{number}.safetensors" for number in range(3)]
+        for number, file in enumerate(files[:2]):
+            state = {key: value + number for key, value in norm.state_dict().items()}
+            save_state_dict(state, file)
+        printed = succeed(run, "merge", "average", *files[:2], "-o", files[2])
+        assert ("recalibrate_batchnorm" in printed) is (name == "batch")
+
+
 def test_parts_of_models(run: Run, models: tuple[Path, list[Path]], tmp_path: Path) -> None:
     base, (a, b, _) = models
     wider = {**load_state_dict(b), "fc.bias": torch.ones(9)}

@@ -1,5 +1,7 @@
 """Tables and sliders of the book in a browser, by keyboard alone."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from browsing import Visitor
@@ -29,6 +31,28 @@ def test_it_is_filtered_and_sorted_by_keyboard(visit: Visitor) -> None:
     others = page.evaluate(SHOWN)
     assert others != fewer[::-1]
     assert page.locator("#leaderboard-table .count").inner_text().startswith(f"{len(others)} rows")
+
+
+CLAIMS = """[...document.querySelectorAll(".sortable tbody tr")].map(row => row.innerText)"""
+
+
+def test_the_ledger_is_sorted_by_keyboard(visit: Visitor) -> None:
+    visit.open("notebooks/90-claims-ledger")
+    page = visit.page
+    rows = page.evaluate(CLAIMS)
+    assert len(rows) == 63
+    page.locator(".sortable thead button", has_text="verdict").focus()
+    page.keyboard.press("Enter")
+    by_verdict = page.evaluate(CLAIMS)
+    assert sorted(rows) == sorted(by_verdict) != rows
+    marks = [row.split("\t")[1][0] for row in by_verdict]
+    assert sum(one != other for one, other in pairwise(marks)) == len({*marks}) - 1
+    assert page.locator(".sortable th[aria-sort=ascending]").inner_text().startswith("verdict")
+    page.locator(".sortable thead button", has_text="claim").focus()
+    page.keyboard.press("Enter")
+    keys = [row.split()[0] for row in page.evaluate(CLAIMS)]
+    assert keys[:3] == ["C1", "C2", "C3"]
+    assert keys.index("S9") < keys.index("S10")
 
 
 IDS = {

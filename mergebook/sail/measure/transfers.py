@@ -13,7 +13,7 @@ from mergebook.lab.results import Tables
 from mergebook.sail.costs import count_flops
 from mergebook.sail.measure.training import State, by_adam
 from mergebook.suites.caching import VERSION, cached
-from mergelib.activations import recalibrate
+from mergelib.activations import recalibrate_batchnorm
 from mergelib.evaluation.tasks import Split, Transform, cross_entropy
 from mergelib.hashing import digest, digest_of_state, fingerprint, plain, stable_seed
 from mergelib.io.cache import cache_folder
@@ -32,7 +32,8 @@ def settled(
     net: nn.Module, state: Mapping[str, Tensor], batches: Iterable[Tensor]
 ) -> Mapping[str, Tensor]:
     """Weights with statistics of batch norms measured on batches; as given where there are none."""
-    return recalibrate(net, dict(state), batches) if any(map(is_statistic, state)) else state
+    found = any(map(is_statistic, state))
+    return recalibrate_batchnorm(net, dict(state), batches) if found else state
 
 
 class Schedule(NamedTuple):

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mergelib.activations import normalising_by_batch, recalibrate
+from mergelib.activations import normalising_by_batch, recalibrate_batchnorm
 from mergelib.messages.brief import Brief
 from mergelib.messages.kinds import Count, Positive, Size, annotations_of, check_fits
 from mergelib.problems.calling import call_with, evaluating
@@ -96,7 +96,7 @@ class Descent(Brief):
         parts = rows.tensor_split(math.ceil(len(rows) / self.batch_size))
         device = next(iter(state.values())).device
         batches = (self.examples[part].to(device).inputs for part in parts)
-        measured = recalibrate(self.target, state, batches)
+        measured = recalibrate_batchnorm(self.target, state, batches)
         statistics = (key for key in state if is_statistic(key) or key.endswith(COUNTER))
         return {**state, **{key: measured[key] for key in statistics}}
 

@@ -46,7 +46,7 @@ def shrink(
     batch norm or nonlinearity acts on each unit and does not commute with rotations. There E
     selects units by QR with pivoting on the readers' inputs, and R is the least-squares estimate of
     all units from them. Nothing is lost if the activations' rank is at most the target's width.
-    Batch-norm statistics are the source's; `mergelib.activations.recalibrate` re-estimates them.
+    Batch-norm statistics are the source's; `mergelib.recalibrate_batchnorm` re-estimates them.
 
     Shorter lists of layers keep some of the source's layers. This changes the function unless
     growing had added the layers that are removed.

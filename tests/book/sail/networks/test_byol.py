@@ -16,7 +16,7 @@ from mergebook.sail.networks.unlabelled.probing import linear_probe, neighbours_
 from mergebook.suites.heads import features
 from mergebook.suites.loading import load_suite
 from mergebook.suites.models import ResNet, scale_pixels
-from mergelib.activations import recalibrate
+from mergelib.activations import recalibrate_batchnorm
 from mergelib.evaluation.tasks import Split
 from mergelib.training import seeded, shuffled
 
@@ -181,7 +181,7 @@ def test_a_body_that_learned_is_probed_better() -> None:
         body = ResNet(width=4, blocks=(1, 1, 1))
     options = {"steps": 40, "batch_size": 48, "momentum": 0.9, "seed": 1}
     learned = learn(body, train.inputs, kept_at=[40], **options)[40]
-    measured = recalibrate(body, body.state_dict(), train.inputs.split(100))
+    measured = recalibrate_batchnorm(body, body.state_dict(), train.inputs.split(100))
     scores = []
     for state in (body.state_dict(), measured, learned):
         network = copy.deepcopy(body)
