@@ -39,6 +39,7 @@ METHODS: dict[str, tuple[str, str | None]] = {
     "ties": ("TIES", ORANGE),
     "dare": ("DARE", PINK),
     "fednova": ("FedNova", None),
+    "wsm": ("WSM", None),
     "slerp": ("SLERP", "#b8a100"),
     "model_stock": ("Model Stock", "#3a7ca5"),
     "breadcrumbs": ("Breadcrumbs", "#d9a441"),

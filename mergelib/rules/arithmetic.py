@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -79,6 +80,29 @@ def fednova(
     for expert, factor in zip(experts, factors, strict=True):
         merged.add_(expert, alpha=factor)
     return merged
+
+
+Decay = Literal["linear", "cosine", "1-sqrt"]
+_DECAYS: dict[Decay, Callable[[float], float]] = {
+    "linear": lambda x: 1 - x,
+    "cosine": lambda x: (1 + math.cos(math.pi * x)) / 2,
+    "1-sqrt": lambda x: 1 - math.sqrt(x),
+}
+
+
+@rule(paper="tian2025wsm", elementwise=True, linear=True)
+def wsm(experts: Sequence[Tensor], *, decay: Decay = "1-sqrt") -> Tensor:
+    """Checkpoints of one run merged as if its learning rate had decayed: Σ_j (w_j − w_{j+1}) θ_j.
+
+    Experts are T checkpoints in the order of training. The result is θ_0 plus the updates between
+    them, the i-th scaled by w_i = d(i/T), with w_0 = 1 and w_T = 0 (WSM, Tian et al., 2025). They
+    leave the points of d open; i/T is our choice, with which a linear decay gives the average.
+
+    Hyperparameters:
+        decay: d(x) is 1 − x, (1 + cos πx)/2 or 1 − √x.
+    """
+    kept = [_DECAYS[decay](i / len(experts)) for i in range(len(experts) + 1)]
+    return average(experts, weights=[w - later for w, later in pairwise(kept)])
 
 
 @rule(paper="shoemake1985animating")

@@ -96,10 +96,9 @@ def load_digits(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) 
 
 def load_glyphs(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) -> LoadedTask:
     """One script, with exactly as many pictures as asked for; rendered once and then cached."""
-    train_size, validation_size, test_size = sizes
-    if test_size is None:
+    if sizes[2] is None:
         raise ValueError(f"task {name!r} is rendered: test_size must be a number")
-    counts = (train_size, validation_size, test_size)
+    counts = (sizes[0], sizes[1], sizes[2])
 
     def render() -> dict[str, Tensor]:
         names, drawn = glyphs.render_task(name, counts, seed)

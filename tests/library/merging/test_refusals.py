@@ -66,6 +66,7 @@ BAD_HYPERPARAMETERS = [
     ("average", {"weights": 0.5}, "^weights is 0.5, expected a list of numbers or None$"),
     ("average", {"weights": torch.tensor(0.5)}, "expected a list of numbers or None$"),
     ("fednova", {"steps": 3}, "^steps is 3, expected a list of numbers or None$"),
+    ("wsm", {"decay": "exp"}, "decay is 'exp', expected 'linear' or 'cosine' or '1-sqrt'"),
     ("ties", {"density": 0}, "density is 0, expected above 0 and at most 1"),
     ("ties", {"density": 1.01}, "density is 1.01, expected above 0 and at most 1"),
     ("ties", {"density": 0, "trim": "tensor"}, "density is 0, expected above 0"),

@@ -1,6 +1,8 @@
 """Averages and task arithmetic against numbers worked out by hand, SLERP against geometry."""
 
 import math
+from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mergelib.rules.arithmetic import average, fednova, model_stock, slerp, task_arithmetic
+from mergelib.rules.arithmetic import average, fednova, model_stock, slerp, task_arithmetic, wsm
 
 
 def tensors(*rows: list[float]) -> list[Tensor]:
@@ -44,6 +46,36 @@ def test_both_against_numpy(seed: int, count: int, scale: float) -> None:
     expected = base + scale * (stack - base).sum(0)
     merged = task_arithmetic(experts, torch.from_numpy(base), scale=scale)
     np.testing.assert_allclose(merged, expected, atol=1e-12)
+
+
+def test_wsm_by_hand() -> None:
+    """Four checkpoints: the updates between them count 1 − √(1/4), 1 − √(2/4) and 1 − √(3/4)."""
+    run = [torch.tensor([float(place)]) for place in (0, 1, 11, 111)]
+    expected = 1 * 0.5 + 10 * (1 - 0.5**0.5) + 100 * (1 - 0.75**0.5)
+    assert wsm(run).item() == pytest.approx(expected)
+    assert wsm(run, decay="linear").item() == pytest.approx(average(run).item())
+    half = (1 + math.cos(math.pi / 2)) / 2
+    assert wsm(run[:2], decay="cosine").item() == pytest.approx(half)
+    assert wsm(run[3:]).item() == 111
+
+
+@pytest.mark.parametrize("decay", ["linear", "cosine", "1-sqrt"])
+def test_wsm_is_a_run_whose_rate_decays_where_gradients_do_not_depend_on_the_weights(
+    decay: Literal["linear", "cosine", "1-sqrt"],
+) -> None:
+    """Twelve checkpoints of SGD on a linear loss, against SGD at the decayed rate."""
+    gradients = torch.randn(11, 5, generator=torch.Generator().manual_seed(0)).double()
+    shape: dict[str, Callable[[float], float]] = {
+        "linear": lambda x: 1 - x,
+        "cosine": lambda x: math.cos(math.pi * x / 2) ** 2,
+        "1-sqrt": lambda x: 1 - x**0.5,
+    }
+    run = [torch.zeros(5).double()]
+    decayed = run[0].clone()
+    for step, gradient in enumerate(gradients, 1):
+        run.append(run[-1] - gradient)
+        decayed -= shape[decay](step / 12) * gradient
+    torch.testing.assert_close(wsm(run, decay=decay), decayed)
 
 
 def test_fednova_by_hand() -> None:
