@@ -22,7 +22,7 @@ DIALECT = re.compile(
 )
 MOST_DIALECT = {"mergelib": 0, "mergebook": 1}  # falls like MOST_LINES
 # Pages in plain English: these, and all notebooks but a few that are not rewritten yet.
-PLAIN = [*("intro", "which-method", "merge-your-own", "api", "errors", "methods-map")]
+PLAIN = [*("intro", "which-method", "merge-your-own", "api", "errors", "methods-map", "errata")]
 LATER = ("01-testbed", "91-error-rates")
 NOTEBOOKS = sorted(file.stem for file in (ROOT / "notebooks/src").glob("*.py"))
 PLAIN += [name for name in NOTEBOOKS if name not in LATER]

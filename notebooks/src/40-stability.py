@@ -590,4 +590,4 @@ for n, b, k in ((4000, 256, 4000), (400, 64, 3400), (400, 64, 4000)):
 # | Conclusion, choosing by the bound | [](43-choosing-by-the-bound) |
 # ````
 #
-# All errors of the paper are in the [](../book/errata).
+# The errors of the paper that matter are in the [](../book/errata).
