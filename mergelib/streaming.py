@@ -51,7 +51,7 @@ from mergelib.version import __version__
 
 _PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
 # What another program noted of the weights' bytes, which is true of the base and not of the result.
-_HASH = re.compile(r"hash|sha_?\d|md5|crc|checksum", re.IGNORECASE)
+_STALE = re.compile(r"^mergelib\.|hash|sha_?\d|md5|crc|checksum", re.IGNORECASE)
 
 
 @torch.no_grad()
@@ -144,11 +144,7 @@ def merge_files(
     shards = _split(reference, layout, max_shard_size)
     metadata = {
         "format": "pt",
-        **{
-            key: text
-            for key, text in reference.metadata.items()
-            if not (key.startswith("mergelib.") or _HASH.search(key))
-        },
+        **{key: text for key, text in reference.metadata.items() if not _STALE.search(key)},
         **note_ties({key: first for key, first in source.aliases.items() if key in layout}),
         **provenance(method, {**chosen.hyperparameters, **hyperparameters}, parts, inputs),
     }
@@ -223,10 +219,8 @@ def _split(
 ) -> list[list[str]]:
     """Return the keys of every output shard, in order."""
     if max_shard_size is None:
-        shards_of_reference = [
-            [key for key in keys if key in layout] for keys in reference.shards.values()
-        ]
-        return [keys for keys in shards_of_reference if keys]
+        ours = ([key for key in keys if key in layout] for keys in reference.shards.values())
+        return [keys for keys in ours if keys]
     limit = _bytes(max_shard_size)
     shards: list[list[str]] = [[]]
     filled = 0

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mergelib.io.checkpoint import AnyPath, Checkpoint
 from mergelib.io.files import Memory
-from mergelib.statedict import StateDict, layout_of, memory_aliases, weight_key
+from mergelib.statedict import StateDict, layout_of, tied_keys, weight_key
 
 CONFIG = "adapter_config.json"
 _FILES = ("adapter_model.safetensors", "adapter_model.bin")
@@ -202,9 +202,8 @@ class WithAdapter(Checkpoint):
     @cached_property
     def tied(self) -> dict[str, str]:
         """The base's ties, without those of adapted tensors."""
-        own: dict[str, str] | None = getattr(self.base, "tied", None)
-        tied = memory_aliases(self.base) if own is None else own
-        return {k: first for k, first in tied.items() if not {k, first} & self._parts.keys()}
+        ties = tied_keys(self.base).items()
+        return {k: first for k, first in ties if not {k, first} & self._parts.keys()}
 
     def check(self) -> None:
         """Raise ``ValueError`` if a file has changed since its header was read."""

@@ -45,6 +45,7 @@ from mergelib.statedict import (
     layout_of,
     named,
     proportions,
+    tied_keys,
 )
 
 Group = tuple[list[Tensor], Tensor | None]  # one parameter: the experts' tensors, the pretrained
@@ -154,12 +155,6 @@ def compare(
     return Source(experts, pretrained, selection, aliases, kinds_of(known.values()), dtype)
 
 
-def tied_keys(state: StateDict) -> dict[str, str]:
-    """Map each further name of a tied tensor to its first name, in memory or in files."""
-    tied: dict[str, str] | None = getattr(state, "tied", None)
-    return statedict.memory_aliases(state) if tied is None else tied
-
-
 @torch.no_grad()
 def merge(
     method: str,
@@ -217,8 +212,8 @@ def merge(
         ValueError: for an unknown method or device; no experts, or experts that do not match;
             adapters and quantised weights; integers or ties that differ; a pattern without a match,
             or nothing to merge; NaN, Inf, or a sparse, nested or meta tensor; a hyperparameter out
-            of range; values that ``dtype`` does not hold; or configurations by which equal shapes mean different weights. The message
-            names expert and key.
+            of range; values too large for ``dtype``; or configurations by which equal shapes mean
+            different weights. The message names expert and key.
         TypeError: for a hyperparameter that the method lacks, or an expert that is not a model.
         FileNotFoundError: if a path does not exist.
 

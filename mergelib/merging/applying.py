@@ -124,9 +124,10 @@ def _in_pieces(
 
 
 def rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a tensor in a dtype, rounded once; PyTorch rounds float64 to float32 on the way to 16 bits.
+    """Return a tensor in a dtype, rounded once.
 
-    Rounding to odd (Boldo and Melquiond, 2008) keeps in float32 on which side of a tie a value is.
+    PyTorch rounds float64 to float32 before it rounds to 16 bits. The last bit of the float32 is
+    therefore set if it is not exact (rounding to odd), so that no value becomes a tie.
     """
     if tensor.dtype == torch.float64 and dtype.itemsize == 2:
         near = tensor.float()

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mergelib.merging import merge_checked, tied_keys
+from mergelib.merging import merge_checked
 from mergelib.messages.kinds import Count, Positive, Size
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted, complete, precise
 from mergelib.procedures.objectives import batches, loss_gradients
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
-from mergelib.statedict import StateDict
+from mergelib.statedict import StateDict, tied_keys
 
 
 @dataclass(frozen=True)
