@@ -155,7 +155,7 @@ class WithAdapter(Checkpoint):
         base = read.pop("whole") if "whole" in read else self.base[key]
         if not read:
             return base
-        dtype = _widened(base)
+        dtype = torch.promote_types(base.dtype, torch.float32)
         factors = {role: tensor.to(base.device, dtype) for role, tensor in read.items()}
         return self._applied(key, base.to(dtype), factors)
 
@@ -196,7 +196,8 @@ class WithAdapter(Checkpoint):
                 entry = self._entries[roles["whole"]]
                 layout[key] = torch.empty(entry.shape, dtype=entry.dtype, device="meta")
             if roles.keys() != {"whole"}:
-                layout[key] = torch.empty_like(layout[key], dtype=_widened(layout[key]))
+                wide = torch.promote_types(layout[key].dtype, torch.float32)
+                layout[key] = layout[key].to(wide)
         return layout
 
     @cached_property
@@ -210,10 +211,6 @@ class WithAdapter(Checkpoint):
         super().check()
         if isinstance(self.base, Checkpoint):
             self.base.check()
-
-
-def _widened(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

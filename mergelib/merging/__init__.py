@@ -190,9 +190,8 @@ def merge(
             lacks it).
         device: where to compute; by default where the tensors are. The result is on the inputs'
             device.
-        dtype: ``"float32"``, ``"float16"`` or ``"bfloat16"``, that of all floating tensors of the
-            result, copied ones too; each is rounded once. By default every tensor has the dtype
-            that it has in the pretrained model (else the first expert).
+        dtype: ``"float32"``, ``"float16"`` or ``"bfloat16"``, to which floating tensors are rounded
+            once; by default each keeps its dtype in the pretrained model (else the first expert).
         is_matrix: predicate (key, reference tensor) of what low-rank methods treat as a matrix; by
             default two-dimensional weights that are not tables, as a module's layers, biases or
             names show. An accepted convolution is folded, one row per filter: see
