@@ -1,6 +1,7 @@
 """The dtype that a merge is asked for: rounded once, and refused where values do not fit."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -94,7 +95,7 @@ def test_values_too_large_are_refused(method: str) -> None:
     weights[3, 0], weights[-1, 1] = 66000, -70000
     base, experts = {"w": torch.zeros_like(weights)}, [{"w": weights}, {"w": weights.clone()}]
     advice = "float16 holds at most 65504: pass dtype='bfloat16' or dtype='float32'"
-    options = {"density": 1.0, "scale": 1.0} if method == "ties" else {}
+    options: dict[str, Any] = {"density": 1.0, "scale": 1.0} if method == "ties" else {}
     pretrained = base if method == "ties" else None
     with pytest.raises(ValueError, match=f"'w' overflowed: .* result reaches 70000, and {advice}$"):
         merge(method, experts, pretrained=pretrained, dtype="float16", **options)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ def test_tensors_stay_aligned(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"exclude": "large"}])
 def test_nothing_is_written_if_values_are_too_large(
-    tmp_path: Path, options: dict[str, str]
+    tmp_path: Path, options: dict[str, Any]
 ) -> None:
     state = {"a": torch.ones(3), "large": torch.full((3,), 7e4)}
     save_state_dict(state, tmp_path / "a.safetensors")
