@@ -41,13 +41,18 @@ def test_files_and_memory_agree(
 
 
 def test_tensors_stay_aligned(tmp_path: Path) -> None:
-    """Of one width before, but not afterwards; PyTorch cannot look at integers at odd places."""
+    """Of one width before, but not afterwards; readers may map a file and look at it in place."""
     state = {"a": torch.ones(3), "n": torch.tensor([7], dtype=torch.int32), "b": torch.ones(5)}
     save_state_dict(state, tmp_path / "a.safetensors")
     out = merge_files("average", [tmp_path / "a.safetensors"], tmp_path / "out", dtype="bfloat16")
     expected = {**state, "a": state["a"].bfloat16(), "b": state["b"].bfloat16()}
     assert_same(load_file(out / "model.safetensors"), expected)
     assert_same(load_state_dict(out), expected)
+    content = (out / "model.safetensors").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    starts = {key: 8 + length + header[key]["data_offsets"][0] for key in state}
+    assert all(starts[key] % tensor.itemsize == 0 for key, tensor in expected.items())
 
 
 @pytest.mark.parametrize("options", [{}, {"exclude": "large"}])
