@@ -83,6 +83,12 @@ def memory_aliases(state: StateDict) -> dict[str, str]:
     return repeated({key: (t.data_ptr(), t.shape, t.stride(), t.dtype) for key, t in held.items()})
 
 
+def tied_keys(state: StateDict) -> dict[str, str]:
+    """Map each further name of a tied tensor to its first name, in memory or in files."""
+    tied: dict[str, str] | None = getattr(state, "tied", None)
+    return memory_aliases(state) if tied is None else tied
+
+
 def layout_of(state: StateDict) -> StateDict:
     """Return a state dict to read shapes and dtypes from: for a file its header."""
     layout: StateDict = getattr(state, "layout", state)
@@ -299,7 +305,5 @@ def nbytes(a: StateDict) -> int:
 
     Views that differ in shape, strides or dtype count separately, as in a file.
     """
-    layout = layout_of(a)
-    aliases = getattr(a, "tied", None)
-    aliases = memory_aliases(layout) if aliases is None else aliases
-    return sum(t.nbytes for key, t in layout.items() if key not in aliases)
+    aliases = tied_keys(a)
+    return sum(t.nbytes for key, t in layout_of(a).items() if key not in aliases)

@@ -41,7 +41,7 @@ from mergelib.io import (
     write_tensors,
 )
 from mergelib.merging import IsMatrix, compare, merge_tensors
-from mergelib.messages.refusals import check_device
+from mergelib.messages.refusals import as_dtype, check_device
 from mergelib.messages.warned import warn
 from mergelib.parts import Missing, Parts, Patterns
 from mergelib.progress import progress
@@ -51,7 +51,7 @@ from mergelib.version import __version__
 
 _PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
 # What another program noted of the weights' bytes, which is true of the base and not of the result.
-_HASH = re.compile(r"hash|sha_?\d|md5|crc|checksum", re.IGNORECASE)
+_STALE = re.compile(r"^mergelib\.|hash|sha_?\d|md5|crc|checksum", re.IGNORECASE)
 
 
 @torch.no_grad()
@@ -65,6 +65,7 @@ def merge_files(
     exclude: Patterns | None = None,
     missing: Missing = "error",
     device: torch.device | str | None = None,
+    dtype: torch.dtype | str | None = None,
     is_matrix: IsMatrix = is_matrix,
     max_shard_size: int | str | None = None,
     overwrite: bool = False,
@@ -91,11 +92,13 @@ def merge_files(
             folder, or from the first expert's that has one.
         pretrained: file or folder of the base model; most methods need it. By default the one that
             the configuration of adapters names.
-        include: patterns of keys to merge; this and the next four options are those of
+        include: patterns of keys to merge; this and the next five options are those of
             `mergelib.merge`.
         exclude: patterns of keys not to merge.
         missing: what happens to keys that models do not share.
         device: where to compute.
+        dtype: that of the result's floating tensors, also in the folder's ``config.json``; by
+            default that of the pretrained model's (else the first expert's).
         is_matrix: predicate (key, tensor) of what low-rank methods treat as a matrix.
         max_shard_size: bytes, or text like ``"5GB"``, per file of an output folder; by default the
             folder is sharded like the reference.
@@ -121,6 +124,7 @@ def merge_files(
             modules and the copied folder differs, or if an output layer is no longer tied.
     """
     check_device(device)
+    written = as_dtype(dtype)
     chosen, models = get_method(method), named(experts)
     pretrained = base_of_all(models) if pretrained is None else pretrained
     chosen.check(hyperparameters, pretrained=pretrained is not None)
@@ -129,22 +133,18 @@ def merge_files(
     base = None if pretrained is None else open_model(pretrained, memory=memory)
     checkpoints = {name: open_model(path, base, memory=memory) for name, path in models.items()}
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
-    source = compare(checkpoints, base, parts, inputs)
+    source = compare(checkpoints, base, parts, inputs, written)
     reference = next(iter(inputs.values()))
     output, single = Path(output), Path(output).suffix == ".safetensors"
     if single and max_shard_size is not None:
         raise ValueError(f"max_shard_size needs a folder as output, not the file {output}")
     check_output(output, inputs, folder=not single, overwrite=overwrite)
     header = reference.layout
-    layout = {key: header[key] for key in source}
+    layout = {key: header[key].to(source.written(header[key])) for key in source}
     shards = _split(reference, layout, max_shard_size)
     metadata = {
         "format": "pt",
-        **{
-            key: text
-            for key, text in reference.metadata.items()
-            if not (key.startswith("mergelib.") or _HASH.search(key))
-        },
+        **{key: text for key, text in reference.metadata.items() if not _STALE.search(key)},
         **note_ties({key: first for key, first in source.aliases.items() if key in layout}),
         **provenance(method, {**chosen.hyperparameters, **hyperparameters}, parts, inputs),
     }
@@ -161,6 +161,7 @@ def merge_files(
             _write_shards(target, layout, shards, merged, metadata)
             if origin is not None:
                 copy_needed(origin, target, modules=True)
+                _settle_dtype(target, written)
                 _settle_ties(target)
         for checkpoint in inputs.values():
             checkpoint.check()
@@ -218,10 +219,8 @@ def _split(
 ) -> list[list[str]]:
     """Return the keys of every output shard, in order."""
     if max_shard_size is None:
-        shards_of_reference = [
-            [key for key in keys if key in layout] for keys in reference.shards.values()
-        ]
-        return [keys for keys in shards_of_reference if keys]
+        ours = ([key for key in keys if key in layout] for keys in reference.shards.values())
+        return [keys for keys in ours if keys]
     limit = _bytes(max_shard_size)
     shards: list[list[str]] = [[]]
     filled = 0
@@ -294,6 +293,18 @@ def _write_shards(
         total = {"total_size": sum(tensor.nbytes for tensor in layout.values())}
         index = json.dumps({"metadata": total, "weight_map": weight_map}, indent=2)
         (folder / "model.safetensors.index.json").write_text(index + "\n")
+
+
+def _settle_dtype(folder: Path, dtype: torch.dtype | None) -> None:
+    """Have the configuration name the dtype that was chosen for the weights, if it names any."""
+    config, name = read_json(folder / "config.json"), str(dtype).removeprefix("torch.")
+
+    def named(part: dict[str, Any]) -> dict[str, Any]:
+        return part | dict.fromkeys({"torch_dtype", "dtype"} & part.keys(), name)
+
+    settled = json.loads(json.dumps(config), object_hook=named)  # also of a model's parts
+    if dtype is not None and settled != config:
+        (folder / "config.json").write_text(json.dumps(settled, indent=2))
 
 
 def _settle_ties(folder: Path) -> None:

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from mergelib.align.assignment import solve
 from mergelib.align.permutations import identity, permute, permute_tensor
-from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
-from mergelib.statedict import StateDict, is_finite, is_statistic
+from mergelib.statedict import StateDict, is_finite, is_statistic, tied_keys
 from mergelib.structure import Structure, structure_of
 
 

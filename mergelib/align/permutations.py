@@ -9,8 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mergelib.merging import tied_keys
-from mergelib.statedict import StateDict
+from mergelib.statedict import StateDict, tied_keys
 from mergelib.structure import Axis, Structure
 
 Permutations = Mapping[str, Tensor]

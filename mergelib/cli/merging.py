@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 # What a setting may not be, and the option that is meant.
+_SAME = ("output", "pretrained", "include", "exclude", "missing", "device", "dtype", "overwrite")
 _OPTIONS = {
-    **{n: f"--{n}" for n in ("output", "pretrained", "include", "exclude", "missing", "device")},
-    "overwrite": "--overwrite",
+    **{name: f"--{name}" for name in _SAME},
+    "max_shard_size": "--max-shard-size",
     "is_matrix": "--fold-convolutions",
     "method": "the first argument",
     "experts": "the arguments after the method",
@@ -81,6 +82,13 @@ def merge_command(
         ),
     ] = False,
     device: Device = "cpu",
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="What to write: float32, float16 or bfloat16 [default: as the inputs]."),
+    ] = None,
+    max_shard_size: Annotated[
+        str | None, typer.Option(help="The largest file of an output folder, e.g. 5GB.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace an output that exists.")] = False,
 ) -> None:
     """Merge model files, streaming tensor by tensor (the models need not fit into memory).
@@ -107,6 +115,8 @@ def merge_command(
         exclude=split_commas(exclude),
         missing=cast("Missing", missing),  # which is checked there
         device=device,
+        dtype=dtype,
+        max_shard_size=max_shard_size,
         is_matrix=is_kernel if fold_convolutions else is_matrix,
         overwrite=overwrite,
         **hyperparameters,

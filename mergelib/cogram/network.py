@@ -17,12 +17,11 @@ from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
 from mergelib.activations import hooked
-from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
 from mergelib.problems.calling import transform_of, transformed
 from mergelib.problems.checks import check_classes
 from mergelib.problems.problem import Problem
-from mergelib.statedict import StateDict
+from mergelib.statedict import StateDict, tied_keys
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 FEW = 8  # candidates, for which one call counts for more than its arithmetic

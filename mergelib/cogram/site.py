@@ -6,7 +6,7 @@ the rest runs on a batch of candidates, as a low-rank update in a chain of linea
 
 import copy
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -30,7 +30,7 @@ def site_of(network: Network, layer: Layer) -> "Site":
         modules = list(model)
     if isinstance(module, nn.Linear) and module in modules:
         place = modules.index(module)
-        entering, after = _through(modules[:place], network.inputs), modules[place + 1 :]
+        entering, after = nn.Sequential(*modules[:place])(network.inputs), modules[place + 1 :]
         elementwise = [*takewhile(lambda module: isinstance(module, ELEMENTWISE), after)]
         following = after[len(elementwise)] if len(elementwise) < len(after) else None
         if entering.dim() == 2 and isinstance(following, nn.Linear | None):
@@ -142,7 +142,7 @@ class _Chain(Site):
         for module in elementwise:
             if hasattr(module, "inplace"):
                 setattr(module, "inplace", False)  # noqa: B010
-        self._elementwise, self._rest = partial(_through, elementwise), rest
+        self._elementwise, self._rest = nn.Sequential(*elementwise), rest
         self._hidden = self._elementwise(self.units)
         if following is None:  # the layer is the last one, and each unit is its own output
             self._weight = torch.eye(len(self.units)).to(self.units)
@@ -175,7 +175,7 @@ class _Chain(Site):
     def _finish(self, outputs: Tensor) -> Tensor:
         if not self._rest:
             return outputs
-        through = _through(self._rest, outputs.flatten(0, 1))
+        through = nn.Sequential(*self._rest)(outputs.flatten(0, 1))
         candidates: Tensor = through.unflatten(0, outputs.shape[:2])
         return candidates
 
@@ -183,12 +183,6 @@ class _Chain(Site):
 def _plus(x: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """Return ``x + left @ right``; rank one is faster entry by entry."""
     return torch.addcmul(x, left, right) if right.shape[-2] == 1 else x + left @ right
-
-
-def _through(modules: list[nn.Module], x: Tensor) -> Tensor:
-    for module in modules:
-        x = module(x)
-    return x
 
 
 def _patches(module: Any, x: Tensor) -> Tensor:

@@ -10,13 +10,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mergelib.merging import compare, merge_checked, tied_keys, weights_of
+from mergelib.merging import compare, merge_checked, weights_of
 from mergelib.messages.kinds import Share
 from mergelib.numerics.linalg import truncated_svd
 from mergelib.registry import rule
 from mergelib.rules.low_rank import rank_of
 from mergelib.rules.masks import uses
-from mergelib.statedict import StateDict, is_matrix, is_statistic
+from mergelib.statedict import StateDict, is_matrix, is_statistic, tied_keys
 
 Parts = dict[str, dict[str, Tensor]]
 Result = tuple[Parts, dict[str, Parts]]

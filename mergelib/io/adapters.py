@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mergelib.io.checkpoint import AnyPath, Checkpoint
 from mergelib.io.files import Memory
-from mergelib.statedict import StateDict, layout_of, memory_aliases, weight_key
+from mergelib.statedict import StateDict, layout_of, tied_keys, weight_key
 
 CONFIG = "adapter_config.json"
 _FILES = ("adapter_model.safetensors", "adapter_model.bin")
@@ -155,7 +155,7 @@ class WithAdapter(Checkpoint):
         base = read.pop("whole") if "whole" in read else self.base[key]
         if not read:
             return base
-        dtype = _widened(base)
+        dtype = torch.promote_types(base.dtype, torch.float32)
         factors = {role: tensor.to(base.device, dtype) for role, tensor in read.items()}
         return self._applied(key, base.to(dtype), factors)
 
@@ -196,25 +196,21 @@ class WithAdapter(Checkpoint):
                 entry = self._entries[roles["whole"]]
                 layout[key] = torch.empty(entry.shape, dtype=entry.dtype, device="meta")
             if roles.keys() != {"whole"}:
-                layout[key] = torch.empty_like(layout[key], dtype=_widened(layout[key]))
+                wide = torch.promote_types(layout[key].dtype, torch.float32)
+                layout[key] = layout[key].to(wide)
         return layout
 
     @cached_property
     def tied(self) -> dict[str, str]:
         """The base's ties, without those of adapted tensors."""
-        own: dict[str, str] | None = getattr(self.base, "tied", None)
-        tied = memory_aliases(self.base) if own is None else own
-        return {k: first for k, first in tied.items() if not {k, first} & self._parts.keys()}
+        ties = tied_keys(self.base).items()
+        return {k: first for k, first in ties if not {k, first} & self._parts.keys()}
 
     def check(self) -> None:
         """Raise ``ValueError`` if a file has changed since its header was read."""
         super().check()
         if isinstance(self.base, Checkpoint):
             self.base.check()
-
-
-def _widened(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

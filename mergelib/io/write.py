@@ -37,11 +37,9 @@ def save_state_dict(
                 f"state[{key!r}] is a {type(tensor).__name__}, expected a tensor under a text key"
             )
     check_values("state", state)
-    keys = sorted(state, key=lambda key: -state[key].dtype.itemsize)  # keeps tensors aligned
-    layout = {key: state[key] for key in keys}
-    notes = {"format": "pt", **note_ties(memory_aliases(layout)), **(metadata or {})}
+    notes = {"format": "pt", **note_ties(memory_aliases(state)), **(metadata or {})}
     with staged(Path(path)) as file:
-        write_tensors(file, layout, layout.items(), notes)
+        write_tensors(file, state, state.items(), notes)
 
 
 def note_ties(tied: Mapping[str, str]) -> dict[str, str]:
@@ -55,13 +53,14 @@ def write_tensors(
     tensors: Iterable[tuple[str, Tensor]],
     metadata: Mapping[str, str],
 ) -> None:
-    """Write a safetensors file as tensors arrive, in the order and of the kinds of ``layout``.
+    """Write a safetensors file as tensors arrive, in any order and of the kinds of ``layout``.
 
     The caller flushes the file to the disk; see `staged`.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
-    for key, tensor in layout.items():
+    for key in sorted(layout, key=lambda key: -layout[key].dtype.itemsize):  # keeps them aligned
+        tensor = layout[key]
         if key == METADATA:
             raise ValueError(f"{key!r} cannot name a tensor: safetensors reserves this name")
         if tensor.dtype not in _CODES:
@@ -76,5 +75,6 @@ def write_tensors(
         for key, tensor in tensors:
             check_tensor(key, layout[key], tensor, "merged", "its inputs")
             raw = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+            stream.seek(8 + len(text) + header[key]["data_offsets"][0])
             stream.write(raw.view(torch.uint8).numpy().data)
             del tensor, raw  # else they would live on while the next one is made

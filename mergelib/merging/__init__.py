@@ -27,10 +27,12 @@ from mergelib.merging.applying import (
     not_finite,
     own_seed,
     precision,
+    rounded,
+    too_large,
 )
 from mergelib.messages.brief import Brief
 from mergelib.messages.kinds import is_finite_number
-from mergelib.messages.refusals import check_device
+from mergelib.messages.refusals import as_dtype, check_device
 from mergelib.parts import Missing, Parts, Patterns, Selection, select
 from mergelib.progress import progress
 from mergelib.registry import Method, get_method
@@ -43,6 +45,7 @@ from mergelib.statedict import (
     layout_of,
     named,
     proportions,
+    tied_keys,
 )
 
 Group = tuple[list[Tensor], Tensor | None]  # one parameter: the experts' tensors, the pretrained
@@ -58,6 +61,7 @@ class Source(Brief):
         selection: the keys of the merged model, and which of them are merged.
         aliases: each further name of a tied tensor, with the first name.
         kinds: `mergelib.inspection.kinds.layer_kinds` of a module, if there is one.
+        dtype: that of the merged model's floating tensors; None if each keeps the reference's.
     """
 
     experts: Mapping[str, StateDict]
@@ -65,6 +69,7 @@ class Source(Brief):
     selection: Selection
     aliases: Mapping[str, str]
     kinds: Mapping[str, bool]
+    dtype: torch.dtype | None = None
 
     @property
     def reference(self) -> StateDict:
@@ -112,6 +117,10 @@ class Source(Brief):
         """Return the predicate of what low-rank methods treat as a matrix in these models."""
         return Matrices(decide, layout_of(self.reference), self.kinds)
 
+    def written(self, tensor: Tensor) -> torch.dtype:
+        """Return the dtype of the merged tensor in the place of one of the reference."""
+        return self.dtype if self.dtype and tensor.dtype in FLOATS else tensor.dtype
+
     def load(self, key: str) -> Group:
         """Return one key's tensors: the experts' and the pretrained model's."""
         pretrained = None if self.pretrained is None else self.pretrained[key]
@@ -123,6 +132,7 @@ def compare(
     pretrained: StateDict | None,
     parts: Parts | None = None,
     given: Mapping[str, object] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Source:
     """Compare models, in memory or files, by keys, shapes and dtypes, and return a `Source`.
 
@@ -142,13 +152,7 @@ def compare(
     known = {name: model for name, model in (given or {}).items() if model is not None}
     if known:
         check_companions(known, layout_of(reference), selection.merged, {*selection.keys})
-    return Source(experts, pretrained, selection, aliases, kinds_of(known.values()))
-
-
-def tied_keys(state: StateDict) -> dict[str, str]:
-    """Map each further name of a tied tensor to its first name, in memory or in files."""
-    tied: dict[str, str] | None = getattr(state, "tied", None)
-    return statedict.memory_aliases(state) if tied is None else tied
+    return Source(experts, pretrained, selection, aliases, kinds_of(known.values()), dtype)
 
 
 @torch.no_grad()
@@ -161,6 +165,7 @@ def merge(
     exclude: Patterns | None = None,
     missing: Missing = "error",
     device: torch.device | str | None = None,
+    dtype: torch.dtype | str | None = None,
     is_matrix: IsMatrix = is_matrix,
     **hyperparameters: Any,
 ) -> dict[str, Tensor]:
@@ -185,6 +190,8 @@ def merge(
             lacks it).
         device: where to compute; by default where the tensors are. The result is on the inputs'
             device.
+        dtype: ``"float32"``, ``"float16"`` or ``"bfloat16"``, to which floating tensors are rounded
+            once; by default each keeps its dtype in the pretrained model (else the first expert).
         is_matrix: predicate (key, reference tensor) of what low-rank methods treat as a matrix; by
             default two-dimensional weights that are not tables, as a module's layers, biases or
             names show. An accepted convolution is folded, one row per filter: see
@@ -192,7 +199,7 @@ def merge(
         **hyperparameters: the method's own, see `methods`.
 
     Returns:
-        A new state dict with the keys and dtypes of the pretrained model (else the first expert).
+        A new state dict with the keys of the pretrained model (else the first expert).
         Floating tensors are merged in float32 or the widest input dtype. BatchNorm's running
         statistics are averaged by every method, with the method's ``weights`` if it has any
         (negative ones as 0, scaled to sum 1). Integer buffers are copied, and must agree unless
@@ -204,8 +211,8 @@ def merge(
         ValueError: for an unknown method or device; no experts, or experts that do not match;
             adapters and quantised weights; integers or ties that differ; a pattern without a match,
             or nothing to merge; NaN, Inf, or a sparse, nested or meta tensor; a hyperparameter out
-            of range; or configurations by which equal shapes mean different weights. The message
-            names expert and key.
+            of range; values too large for ``dtype``; or configurations by which equal shapes mean
+            different weights. The message names expert and key.
         TypeError: for a hyperparameter that the method lacks, or an expert that is not a model.
         FileNotFoundError: if a path does not exist.
 
@@ -215,6 +222,7 @@ def merge(
             disagreements between configurations and vocabularies.
     """
     check_device(device)
+    written = as_dtype(dtype)
     chosen = get_method(method)
     models = named(experts)
     pretrained = base_of_all(models) if pretrained is None else pretrained
@@ -222,7 +230,7 @@ def merge(
     base = None if pretrained is None else as_state(pretrained)
     parts = Parts(include, exclude, missing)
     source = compare(
-        as_states(models, base=base), base, parts, {"pretrained": pretrained, **models}
+        as_states(models, base=base), base, parts, {"pretrained": pretrained, **models}, written
     )
     return dict(merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix))
 
@@ -278,7 +286,7 @@ def merge_tensors(
                 predicate.note(key, merged)
             del group  # so that it is freed before the next load
         else:
-            merged = source.reference[key].clone()
+            merged = _copied(source, key)
         if key in tied:
             done[key] = merged
         if key == source.selection.keys[-1]:  # not after the loop, which may be left at its end
@@ -287,6 +295,16 @@ def merge_tensors(
                 predicate.tell(method.name, f"leaves to {method.elsewhere.__name__}")
         yield key, merged
         del merged
+
+
+def _copied(source: Source, key: str) -> Tensor:
+    """Return a copy of a tensor that is not merged; ValueError if its dtype does not hold it."""
+    tensor = source.reference[key]
+    dtype = source.written(tensor)
+    copy = rounded(tensor.clone(), dtype)
+    if dtype != tensor.dtype and bool((copy.isinf() & tensor.isfinite()).any()):
+        raise ValueError(f"copying {key!r} overflowed: it {too_large(tensor, dtype)}")
+    return copy
 
 
 def _merge_one(
@@ -314,11 +332,16 @@ def _merge_one(
             finite = all(map(is_finite_number, weights))  # `average` refuses others
             arguments["weights"] = proportions(weights) if finite else weights
     applies = chosen.elsewhere is None or matrices(key, reference)
+    apply = partial(apply_rule, chosen, applies, experts, pretrained, arguments, target)
+    dtype = source.written(reference)
     with contextlib.suppress(NotFinite):
-        return apply_rule(chosen, applies, experts, pretrained, arguments, target)
+        return apply(dtype)
     for number in range(len(source.models)):
         source.read(key, number)
-    raise ValueError(f"merging {key!r} overflowed: its inputs are finite, the result is not")
+    fault = "is not"
+    with contextlib.suppress(NotFinite):
+        fault = too_large(apply(torch.float64), dtype)
+    raise ValueError(f"merging {key!r} overflowed: its inputs are finite, the result {fault}")
 
 
 def is_weight(key: str, tensor: Tensor) -> bool:

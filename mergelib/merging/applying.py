@@ -57,8 +57,12 @@ def apply_rule(
     pretrained: Tensor | None,
     arguments: dict[str, Any],
     device: torch.device,
+    out: torch.dtype,
 ) -> Tensor:
-    """Apply the rule to one tensor, or its substitute for non-matrices unless it ``applies``."""
+    """Apply the rule to one tensor, or its substitute for non-matrices unless it ``applies``.
+
+    The result has the dtype ``out``.
+    """
     function, elementwise = method.function, method.elementwise
     if not applies:
         assert method.elsewhere is not None
@@ -76,13 +80,14 @@ def apply_rule(
             origin = ()
         parts = _Computable(experts, dtype, device, not method.linear)
         result: Tensor = function(parts, *origin, **arguments)
-        result = result.to(reference.dtype)  # which may overflow what float32 held
+        result = rounded(result, out)  # which may overflow what float32 held
         if not is_finite(result):
             raise NotFinite
         return result
 
     if elementwise or method.rowwise:
-        return _in_pieces(method, elementwise, call, (experts, base), arguments, reference, device)
+        empty = torch.empty(reference.shape, dtype=out, device=reference.device)
+        return _in_pieces(method, elementwise, call, (experts, base), arguments, empty, device)
     if method.elsewhere is not None and reference.dim() > 2:  # an accepted convolution
         experts, base = ([tensor.flatten(1) for tensor in group] for group in (experts, base))
     return call(experts, base, **arguments).to(reference.device).view(reference.shape)
@@ -94,11 +99,10 @@ def _in_pieces(
     call: Callable[..., Tensor],
     inputs: tuple[Sequence[Tensor], Sequence[Tensor]],
     arguments: dict[str, Any],
-    reference: Tensor,
+    out: Tensor,
     device: torch.device,
 ) -> Tensor:
-    """Apply a rule in flat chunks, or to some rows at a time."""
-    out = torch.empty(reference.shape, dtype=reference.dtype, device=reference.device)
+    """Fill ``out`` with a rule's result, in flat chunks or some rows at a time."""
     if not out.numel():
         return out
     shape: tuple[int, ...] = (-1,)
@@ -117,6 +121,28 @@ def _in_pieces(
             arguments["seed"] = own_seed(seed, start) if start else seed
         flat[piece] = call([e[piece] for e in experts], [b[piece] for b in base], **arguments)
     return out
+
+
+def rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a tensor in a dtype, rounded once.
+
+    PyTorch rounds float64 to float32 before it rounds to 16 bits. The last bit of the float32 is
+    therefore set if it is not exact (rounding to odd), so that no value becomes a tie.
+    """
+    if tensor.dtype == torch.float64 and dtype.itemsize == 2:
+        near = tensor.float()
+        bits = near.view(torch.int32) - (near.abs() > tensor.abs()).int()
+        tensor = (bits | (near != tensor).int()).view(torch.float32)
+    return tensor.to(dtype)
+
+
+def too_large(tensor: Tensor, dtype: torch.dtype) -> str:
+    """Return the end of the error message for finite values that a dtype does not hold."""
+    largest, most = tensor[tensor.isfinite()].abs().max().item(), torch.finfo(dtype).max
+    return (
+        f"reaches {largest:.6g}, and {str(dtype).removeprefix('torch.')} holds at most {most:.6g}: "
+        "pass dtype='bfloat16' or dtype='float32'"
+    )
 
 
 def not_finite(what: str, tensor: Tensor) -> str:

@@ -65,3 +65,13 @@ def check_device(device: torch.device | str | None) -> None:
     except (RuntimeError, AssertionError) as error:  # the latter where PyTorch has no CUDA
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ValueError(f"device {str(device)!r} cannot be used: {reason}") from None
+
+
+def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """Return the dtype of a name; ``ValueError`` for one that a merge is not written in."""
+    kinds = (None, torch.float32, torch.float16, torch.bfloat16)
+    known = {str(kind).removeprefix("torch."): kind for kind in kinds}
+    name = str(dtype).removeprefix("torch.")
+    if name not in known:
+        raise ValueError(f"dtype is {name!r}, expected 'float32', 'float16' or 'bfloat16'")
+    return known[name]

@@ -108,8 +108,6 @@ def _row(inputs: Any, row: int) -> Any:
     return inputs[row] if isinstance(inputs, Tensor) else {n: x[row] for n, x in inputs.items()}
 
 
-def _alone(example: Any) -> Any:
+def _alone(one: Any) -> Any:
     """Return one example as a batch."""
-    return (
-        example[None] if isinstance(example, Tensor) else {n: x[None] for n, x in example.items()}
-    )
+    return one[None] if isinstance(one, Tensor) else {n: x[None] for n, x in one.items()}

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from mergelib.merging import tied_keys
-from mergelib.statedict import StateDict, layout_of, repeated
+from mergelib.statedict import StateDict, layout_of, repeated, tied_keys
 
 
 class LazyState(Mapping[str, Tensor]):

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
-from mergelib.statedict import StateDict
+from mergelib.statedict import StateDict, tied_keys
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mergelib.merging import merge_checked, tied_keys
+from mergelib.merging import merge_checked
 from mergelib.messages.kinds import Count, Positive, Size
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted, complete, precise
 from mergelib.procedures.objectives import batches, loss_gradients
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
-from mergelib.statedict import StateDict
+from mergelib.statedict import StateDict, tied_keys
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ def concrete(problem: Problem, settings: ConcreteSettings) -> Adapted:
     stream = batches(problem.data, settings.batch_size, settings.seed, device)
     history = []
     for step in progress(range(settings.steps), desc="concrete", leave=False):
-        relaxed = {
-            key: ((logit + _noise(logit, generator)) / temperature).sigmoid()
-            for key, logit in logits.items()
-        }
+        relaxed = {}
+        for key, logit in logits.items():  # logistic noise, drawn on the CPU for any device
+            noise = torch.rand(logit.shape, generator=generator).logit(eps=1e-6)
+            relaxed[key] = ((logit + noise.to(logit)) / temperature).sigmoid()
         merged = dense | _masked(pretrained, added, relaxed)
         losses, gradients = loss_gradients(problem, merged, list(added), next(stream))
         history.append({"step": step, **losses})
@@ -107,8 +107,3 @@ def _masked(
         key: pretrained[key] + addition * (relaxed[key] / relaxed[key].mean())
         for key, addition in added.items()
     }
-
-
-def _noise(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw logistic noise on the CPU, so that it does not depend on the device."""
-    return torch.rand(like.shape, generator=generator).logit(eps=1e-6).to(like)

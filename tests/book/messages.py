@@ -283,6 +283,13 @@ case("not-finite")(lambda: merge(more(classifier__weight=torch.full((3, 32), tor
 case("overflow")(
     lambda: ml.merge("average", [{"w": torch.full((4,), 6e4).half()}] * 2, weights=[1, 1])
 )
+case("copy-overflow")(
+    lambda: merge(
+        pretrained=BASE | {"classifier.weight": torch.full((3, 32), 7e4)},
+        exclude="classifier.*",
+        dtype="float16",
+    )
+)
 case("unrelated")(lambda: ml.merge("average", [BASE, weights(7)]))
 case("task-vector")(lambda: merge(lambda state: ml.subtract(state, BASE)))
 case("same-expert")(lambda: ml.merge("average", [tuned(1), tuned(1)], pretrained=BASE))
@@ -387,6 +394,12 @@ case("slerp")(lambda: ml.merge("slerp", [tuned(1), tuned(2), tuned(3)]))
 case("weights")(lambda: merge(weights=[0.2, 0.3, 0.5]))
 case("no-experts")(lambda: ml.merge("average", []))
 case("single-expert")(lambda: ml.merge("average", tuned(1)))  # type: ignore[arg-type]
+case("dtype")(lambda: merge(dtype="int8"))
+case("shard-size")(
+    lambda: merge_files(
+        saved("a.safetensors", tuned(1)), output="merged", max_shard_size="5 gigabytes"
+    )
+)
 case("device")(lambda: merge(device="cuda:99"))
 case("setting")(lambda: shell("merge", "ties", "a", "b", "-o", "c", "--set", "density"))
 case("setting-option")(lambda: shell("merge", "ties", "a", "-o", "c", "--set", "pretrained=base"))

@@ -101,7 +101,13 @@ def test_parts_of_models(run: Run, models: tuple[Path, list[Path]], tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("setting", "meant"),
-    [("device=cpu", "--device"), ("missing=skip", "--missing"), ("experts=a", "the arguments")],
+    [
+        ("device=cpu", "--device"),
+        ("missing=skip", "--missing"),
+        ("experts=a", "the arguments"),
+        ("dtype=float16", "--dtype"),
+        ("max_shard_size=5GB", "--max-shard-size"),
+    ],
 )
 def test_settings_that_are_options(
     run: Run, models: tuple[Path, list[Path]], tmp_path: Path, setting: str, meant: str
@@ -110,7 +116,31 @@ def test_settings_that_are_options(
     command = ["merge", "ties", *experts, "-p", base, "-o", tmp_path / "out", "-s", setting]
     name = setting.partition("=")[0]
     assert re.search(f"use {meant}.* in place of --set {name}$", fail(run, *command))
-    succeed(run, *command[:-1], "max_shard_size=5GB")
+
+
+def test_dtype_and_size_of_shards(
+    run: Run, models: tuple[Path, list[Path]], tmp_path: Path
+) -> None:
+    base, experts = models
+    command = ["merge", "ties", *experts, "-p", base, "-o", tmp_path / "out"]
+    succeed(run, *command, "--dtype", "bfloat16", "--max-shard-size", "100B")
+    merged = load_state_dict(tmp_path / "out")
+    expected = ml.merge("ties", experts, pretrained=base, dtype=torch.bfloat16)
+    assert all(torch.equal(merged[key], expected[key]) for key in expected)
+    assert {tensor.dtype for tensor in merged.values()} == {torch.bfloat16}
+    sizes = [file.stat().st_size for file in (tmp_path / "out").glob("*.safetensors")]
+    assert len(sizes) == 2, "96 bytes and 16"
+    for size, count in (("112", 1), ("0.1KB", 2), ("5GB", 1), ("1 MiB", 1)):
+        succeed(run, *command, "--dtype", "float16", "--max-shard-size", size, "--overwrite")
+        assert len([*(tmp_path / "out").glob("*.safetensors")]) == count
+    for size in ("5XB", "big", "-1", "0", ""):
+        refused = fail(run, *command, "--overwrite", "--max-shard-size", size)
+        assert refused == f"max_shard_size is {size!r}, expected bytes or a text like '5GB'"
+    assert fail(run, *command, "--overwrite", "--dtype", "fp8") == (
+        "dtype is 'fp8', expected 'float32', 'float16' or 'bfloat16'"
+    )
+    refused = fail(run, *command, "--overwrite", "--dtype", "float16", "-s", "scale=1e5")
+    assert refused.endswith("65504: pass --dtype bfloat16 or --dtype float32")
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def test_completion_can_be_installed(
         ("ties needs the model: pass pretrained=", "ties needs the model: pass --pretrained"),
         ("pass overwrite=True to replace it", "pass --overwrite to replace it"),
         ("missing='base' takes: pass pretrained=", "--missing base takes: pass --pretrained"),
+        ("pass dtype='float16' or", "pass --dtype float16 or"),
         ("by include=, exclude= or missing=", "by --include, --exclude or --missing"),
         ("pass is_matrix=mergelib.is_kernel to", "pass --fold-convolutions to"),
         ("not exist (data= or MERGELIB_DATA)", "not exist (MERGELIB_DATA)"),

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from mergelib.align.matching import check_state
 from mergelib.io import Model, as_state
-from mergelib.merging import tied_keys
 from mergelib.messages.brief import Brief
 from mergelib.problems.checks import check_choice
 from mergelib.sail.growth.depth import (
@@ -24,7 +23,7 @@ from mergelib.sail.growth.depth import (
     origins,
 )
 from mergelib.sail.growth.width import COPYING, Widening, Width, shuffled_directions
-from mergelib.statedict import StateDict
+from mergelib.statedict import StateDict, tied_keys
 from mergelib.structure import Structure, structure_of
 
 FIXED = {"fixed": "fixed (input, vocabulary, position or kernel)"}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from mergelib.align import permute, random_permutations
-from mergelib.merging import tied_keys
+from mergelib.statedict import tied_keys
 from mergelib.structure import structure_of
 from tests.library.align.families import FAMILIES, build, inverted, outputs, weights
 

@@ -101,6 +101,28 @@ def test_a_rounded_base_is_rounded_once(base: State, tmp_path: Path) -> None:
     assert torch.equal(merged["v.weight"], v.float().bfloat16())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_chosen_dtype_is_rounded_to_once(dtype: torch.dtype, tmp_path: Path) -> None:
+    """A bfloat16 base with an adapter of whole numbers over 2⁸, whose product is exact."""
+    generator = torch.Generator().manual_seed(0)
+    a, b, w = (
+        torch.randint(-9, 10, shape, generator=generator).double()
+        for shape in ((4, 12), (16, 4), (16, 12))
+    )
+    ml.save_state_dict({"q.weight": w.bfloat16()}, tmp_path / "base" / "model.safetensors")
+    factors = {"A": (a / 2**8).float(), "B": (b / 2**4).float()}
+    more = {f"base_model.model.q.lora_{key}.weight": tensor for key, tensor in factors.items()}
+    lora = adapter(tmp_path / "lora", names="", more=more)
+    exact = w + 16 / 4 * (b / 2**4) @ (a / 2**8)
+    assert not torch.equal(exact.bfloat16().double(), exact)
+    model = f"{tmp_path / 'base'}+{lora}"
+    out = ml.merge_files("average", [model], tmp_path / "out", dtype=dtype)
+    for merged in (ml.load_state_dict(out), ml.merge("average", [model], dtype=dtype)):
+        assert merged["q.weight"].dtype == dtype
+        assert torch.equal(merged["q.weight"], exact.float().to(dtype))
+        assert torch.equal(merged["q.weight"].double(), exact) == (dtype == torch.float32)
+
+
 def test_the_base_is_found_in_the_configuration(base: State, tmp_path: Path) -> None:
     place = str(tmp_path / "base")
     one, two = (

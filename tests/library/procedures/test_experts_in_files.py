@@ -10,9 +10,9 @@ from torch import Tensor, nn
 import mergelib as ml
 from mergelib.io import Checkpoint, save_state_dict
 from mergelib.io.files import Place
-from mergelib.merging import tied_keys
 from mergelib.problems.placing import is_lazy, state_to
 from mergelib.problems.problem import Problem, checked_states
+from mergelib.statedict import tied_keys
 
 
 def test_checking_holds_one_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import mergelib as ml
 from mergebook.suites import models
-from mergelib.merging import tied_keys
 from mergelib.problems.calling import call_with
 from mergelib.sail.growth.depth import depth_rows
 from mergelib.sail.growth.width import WIDTHS, Widening, Width, expander
+from mergelib.statedict import tied_keys
 from mergelib.structure import structure_of
 from tests.library.align.families import bert, gpt2
 from tests.library.sail.families import gpt, inputs, mlp, perturbed, resnet, vit
