@@ -139,10 +139,9 @@ def rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 def too_large(tensor: Tensor, dtype: torch.dtype) -> str:
     """Return the end of the error message for finite values that a dtype does not hold."""
     largest, most = tensor[tensor.isfinite()].abs().max().item(), torch.finfo(dtype).max
-    return (
-        f"reaches {largest:.6g}, and {str(dtype).removeprefix('torch.')} holds at most {most:.6g}: "
-        "pass dtype='bfloat16' or dtype='float32'"
-    )
+    advice = ": pass dtype='bfloat16' or dtype='float32'" if dtype == torch.float16 else ""
+    name = str(dtype).removeprefix("torch.")
+    return f"reaches {largest:.6g}, and {name} holds at most {most:.6g}{advice}"
 
 
 def not_finite(what: str, tensor: Tensor) -> str:
