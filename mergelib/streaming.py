@@ -50,7 +50,7 @@ from mergelib.statedict import StateDict, is_matrix, named, names_table
 from mergelib.version import __version__
 
 _PICKLES = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
-# What another program noted of the weights' bytes, which is true of the base and not of the result.
+# Notes of the base that are not true of the result: our own, and hashes of the weights' bytes.
 _STALE = re.compile(r"^mergelib\.|hash|sha_?\d|md5|crc|checksum", re.IGNORECASE)
 
 
@@ -161,7 +161,8 @@ def merge_files(
             _write_shards(target, layout, shards, merged, metadata)
             if origin is not None:
                 copy_needed(origin, target, modules=True)
-                _settle_dtype(target, written)
+                if written is not None:
+                    _settle_dtype(target, written)
                 _settle_ties(target)
         for checkpoint in inputs.values():
             checkpoint.check()
@@ -295,15 +296,15 @@ def _write_shards(
         (folder / "model.safetensors.index.json").write_text(index + "\n")
 
 
-def _settle_dtype(folder: Path, dtype: torch.dtype | None) -> None:
-    """Have the configuration name the dtype that was chosen for the weights, if it names any."""
+def _settle_dtype(folder: Path, dtype: torch.dtype) -> None:
+    """Have the configuration name the dtype of the weights, if it names any."""
     config, name = read_json(folder / "config.json"), str(dtype).removeprefix("torch.")
 
     def named(part: dict[str, Any]) -> dict[str, Any]:
         return part | dict.fromkeys({"torch_dtype", "dtype"} & part.keys(), name)
 
     settled = json.loads(json.dumps(config), object_hook=named)  # also of a model's parts
-    if dtype is not None and settled != config:
+    if settled != config:
         (folder / "config.json").write_text(json.dumps(settled, indent=2))
 
 

@@ -303,7 +303,7 @@ def examples_of(zoo: Zoo, count: int | None, split: SplitName | Literal["train"]
 
 
 def measured_anew(zoo: Zoo, state: StateDict, examples: int = 100) -> dict[str, Tensor]:
-    """Statistics of the first training inputs of every task, shuffled, in batches of 200."""
+    """A state with statistics of every task's first training inputs, shuffled, 200 a batch."""
     parts = [task.transform(task.train.inputs[:examples]) for task in zoo.suite.tasks.values()]
     generator = torch.Generator().manual_seed(zoo.suite.seed)
     inputs = torch.cat(parts)

@@ -123,4 +123,4 @@ def merge_command(
     )
     typer.echo(f"Wrote {written}")
     if any(map(is_statistic, Checkpoint(written))):
-        typer.echo("BatchNorm's statistics are merged too: measure them with recalibrate_batchnorm")
+        typer.echo("It has merged BatchNorm statistics: measure them with ml.recalibrate_batchnorm")

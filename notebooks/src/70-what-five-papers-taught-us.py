@@ -236,6 +236,7 @@ title = "Longer training helps the experts, and not their merge"
 figure.suptitle(title, fontsize=13, weight="bold", x=0.01, ha="left")
 plt.show()
 
+
 # %% tags=["remove-input"]
 def changed(name):
     """Return how test accuracy under frozen heads changes from 400 to 1,600 steps."""

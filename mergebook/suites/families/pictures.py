@@ -95,7 +95,7 @@ def load_digits(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) 
 
 
 def load_glyphs(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) -> LoadedTask:
-    """One script, with exactly as many pictures as asked for; rendered once and then cached."""
+    """Pictures of one script in exactly these sizes, from the cache or rendered now."""
     if sizes[2] is None:
         raise ValueError(f"task {name!r} is rendered: test_size must be a number")
     counts = (sizes[0], sizes[1], sizes[2])

@@ -15,12 +15,6 @@ from mergebook.suites.loading import load_suite
 from mergelib.evaluation.tasks import Split
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("MERGELIB_DATA", raising=False)
-
-
 def write_set(
     folder: Path,
     name: str,
