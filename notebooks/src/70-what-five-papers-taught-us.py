@@ -256,7 +256,7 @@ From 400 to 1,600 steps the experts change by {text(changes.loc["individual"])} 
 The lead of CART over task arithmetic hardly depends on the length: it is {early} points after 25 steps and {late} after
 1,600 under frozen heads, and at most {lead_after["fitted"]["mean"].max():.1f} under fitted ones.
 
-With a sixteenth of the training examples, 1,600 steps are about 200 passes over them. From 400 to 1,600 steps the experts then change by
+With a sixteenth of the training examples, 1,600 steps are more than 200 passes over them. From 400 to 1,600 steps the experts then change by
 {text(few.loc["individual"])} points and CART by {text(few.loc["cart"])}: the long training does no detectable harm.
 """)
 )
