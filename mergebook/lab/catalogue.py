@@ -62,7 +62,7 @@ def planned(name: str, suite: str | None = None) -> Measurement:
         suite or table["suite"],
         range(first, first + table["seeds"]),
         model=table.get("model"),
-        options={"tasks": table["tasks"]} if "tasks" in table else {},
+        options={name: table[name] for name in ("tasks", "profile") if name in table},
         settings=table.get("settings", {}),
         points=table.get("points", [{}]),
     )

@@ -133,7 +133,7 @@ def text_transfer(source: Texts) -> Transfer:
     if len(source.texts) != 2:
         count = len(source.texts)
         raise ValueError(f"{count} texts, expected two: that of the suite and one other")
-    corpus = load_corpus(source, planned(source.profile, {}, batch_size=8))
+    corpus = load_corpus(source, planned(source.profile, {}, source_steps=1000))
     plan = corpus.plan
     parts = [corpus.parted(rows) for rows in corpus.texts]
     seen = [rows.train[::2] for rows in parts]
@@ -155,7 +155,7 @@ def text_transfer(source: Texts) -> Transfer:
         target.choose,
         target.judge,
         [histograms(table, plan.vocabulary) for table in blocks],
-        Schedule(max(1000, plan.source_steps), plan.source_rate, plan.batch_size),
+        Schedule(plan.source_steps, plan.source_rate, plan.batch_size),
         to_tokens,
         source.seed,
         answers=True,
