@@ -19,6 +19,7 @@ def provenance(**inputs: Any) -> dict[str, Any]:
         **inputs,
         "versions": {"python": platform.python_version(), **{p: _version(p) for p in packages}},
         "device": _device_name(device),
+        **({"float32_matmul": torch.get_float32_matmul_precision()} if "cuda" in device else {}),
         "threads": torch.get_num_threads(),
         "commit": _commit(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

@@ -32,7 +32,7 @@ _TRAINING = {
     "source_steps": 400,
     "source_rate": 1e-3,
     "rate": 1e-3,
-    "judged": 400,
+    "judged": 100,
 }
 PROFILES: dict[str, dict[str, Any]] = {"default": {}, "full": {**_MODEL, **_TRAINING}}
 State = dict[str, Tensor]

@@ -241,7 +241,11 @@ def test_the_full_profile_has_sizes_of_its_own(pictures: Transfer) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_starts_on_cuda(text: Transfer, pictures: Transfer) -> None:
+def test_starts_on_cuda(
+    text: Transfer, pictures: Transfer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adam's first steps have the sign of each gradient, so that noise of a device shows later."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     for transfer, size in ((text, "twice"), (pictures, "deeper")):
         names = ["scratch", "nearest source", "SAIL", "SAIL, matched"]
         near, own = (
@@ -249,10 +253,12 @@ def test_starts_on_cuda(text: Transfer, pictures: Transfer) -> None:
                 arms(replace(transfer, device=device), start="own", size=size, only=names, steps=2)[
                     "curves"
                 ]
-            )
+            ).set_index(["step", "arm"])["judge"]
             for device in ("cuda", "cpu")
         )
-        assert near["judge"].to_numpy() == pytest.approx(own["judge"].to_numpy(), abs=1e-2)
+        gaps = (near - own).abs().groupby("step").max()
+        assert gaps[0] < 1e-2
+        assert gaps[2] < 0.1
 
 
 def test_tuning_tries_every_rate_on_seeds_of_its_own(text: Transfer, pictures: Transfer) -> None:
