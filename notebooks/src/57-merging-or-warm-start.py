@@ -120,7 +120,8 @@ display(
 # never with one grown source. We add that baseline everywhere and vary each part alone.
 #
 # Our GPTs and diffusion models are 140 to 5,000 times smaller than the paper's, our ResNets 28 to 64 times smaller than a
-# standard ResNet-18. Only the spirals have the paper's size. A verdict "does not hold here" speaks of these sizes.
+# standard ResNet-18. Only the spirals and {ref}`one run of GPTs <text-full>` have the paper's size. A verdict "does not
+# hold here" speaks of these sizes.
 #
 # The figure leaves out two descriptions of the spirals, under which sources cannot do the task: there SAIL ends below
 # the nearest source, and training from scratch below both ([](52-sail-spirals)).

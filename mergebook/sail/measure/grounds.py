@@ -5,7 +5,7 @@ In vision one source has learned photographs and the other scripts, or each half
 either; the target has classes of its own, so that every start gets the same new head.
 
 The profile ``full`` is for a GPU: the paper's GPT of six blocks and width 384 from one of half its
-depth and width, and ResNets four times as wide as their source. It has not been run.
+depth and width, and ResNets four times as wide as their source, which have not been run.
 """
 
 import copy
