@@ -126,7 +126,7 @@ def _digits(value: float) -> str:
 
 
 def summary(table: pd.DataFrame, checks: pd.DataFrame, page: str) -> str:
-    """Rows of a Markdown table: claim, verdict, primary checks that hold, the first one's interval.
+    """Rows of a Markdown table: claim, verdict, interval of the first primary check, networks.
 
     Each claim links to its entry on ``page``.
     """
@@ -142,7 +142,7 @@ def summary(table: pd.DataFrame, checks: pd.DataFrame, page: str) -> str:
         holding = primary["outcome"].isin(["holds", "proved"]).sum()
         link = f'<a href="{page}.html#{key}">{key}</a>'
         verdict = f"{MARKS[row['verdict']]} {row['verdict']}, {holding} of {len(primary)}"
-        rows.append(f"| {link} {row['statement']} | {verdict} | {shown} |")
+        rows.append(f"| {link} {row['statement']} | {verdict} | {shown} | {row['networks']} |")
     return "\n".join(rows)
 
 
@@ -167,6 +167,7 @@ def entries(table: pd.DataFrame, checks: pd.DataFrame) -> str:
             f"* *Here:* {row['ours']}{_weakest(own)}.",
             *_pooled(row["pooled"], own),
             f"\n<details><summary>How it was tested; all {len(own)} checks</summary>\n",
+            f"* *Networks:* {row['networks']}.",
             f"* *Tested by:* {row['method']}.",
             f"* *Data:* {row['data']}.",
             f"* *Intervals are about* {UNITS[row['unit']]}.",

@@ -34,6 +34,7 @@ class Claim:
     paper: str  # bibliography key
     place: str  # where the paper says it
     statement: str  # what it says, in our words
+    networks: str  # that it is tested on here, with their parameters and heads
     reported: str  # the figures the paper gives
     method: str  # how it is tested here, and what in that is our own choice
     data: str  # that the methods compared saw, labels that chose hyperparameters included

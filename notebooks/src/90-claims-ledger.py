@@ -99,13 +99,14 @@ display(
 # ## All claims
 #
 # The letter of a claim tells its paper, whose page has the intervals of all checks, the data, and what is our own choice. In the table, numbers in
-# brackets are 95 % intervals of the first primary check, and *n* of *m* counts the primary checks that hold. A click on a heading sorts by it.
+# brackets are 95 % intervals of the first primary check, *n* of *m* counts the primary checks that hold, and the networks have millions (M) of
+# parameters. A click on a heading sorts by it.
 
 # %% tags=["remove-input"]
 letters = {name: judged[name][0]["claim"].iloc[0][0] for name in PAPERS}
 links = [f"{letters[name]}: [{name}]({page})" for name, (_, page) in PAPERS.items()]
 rows = [drawing.summary(*judged[name], page) for name, (_, page) in PAPERS.items()]
-head = ["| claim | verdict | first primary check |", "|---|---|---|"]
+head = ["| claim | verdict | first primary check | networks |", "|---|---|---|---|"]
 display(Markdown(", ".join(links) + "."))
 display(Markdown("\n".join(['<div class="sortable">\n', *head, *rows, "\n</div>"])))
 

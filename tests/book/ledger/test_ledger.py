@@ -1,5 +1,6 @@
 """Verdicts and outcomes worked out by hand, and claims on made-up results."""
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -103,7 +104,7 @@ def claim(key: str, checks: Sequence[Check] | Exception) -> Claim:
             raise checks
         return checks
 
-    texts = ("paper", "Table 1", "it helps", "a lot", "on seeds", "labels")
+    texts = ("paper", "Table 1", "it helps", "a ViT", "a lot", "on seeds", "labels")
     return Claim(key, *texts, "tasks", "page", test)
 
 
@@ -144,6 +145,12 @@ def test_pick() -> None:
 def test_a_task_that_one_seed_lacks_is_an_error() -> None:
     with pytest.raises(ValueError, match="all finite"):
         Check("", np.array([[1.0, np.nan], [1.0, 2.0]]))
+
+
+def test_statements_are_short() -> None:
+    for module in (cart, frank_wolfe, cogram, stability, sail):
+        for claim in module.CLAIMS:
+            assert len(re.findall(r"\S*\w\S*", claim.statement)) <= 12, claim.key
 
 
 def test_keys_are_unique_and_in_order() -> None:
