@@ -12,6 +12,7 @@ from mergelib.registry import methods, rule
 from mergelib.sail import grow, grow_files, learn_growth, shrink
 from mergelib.statedict import add, flatten, is_kernel, lerp, nbytes, scale, subtract, unflatten
 from mergelib.streaming import merge_files
+from mergelib.tuning import search
 from mergelib.version import __version__
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "rule",
     "save_state_dict",
     "scale",
+    "search",
     "shrink",
     "subtract",
     "unflatten",

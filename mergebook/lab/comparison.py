@@ -5,10 +5,9 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import Any, Literal
 
 import pandas as pd
@@ -23,16 +22,14 @@ from mergelib.evaluation.cost import measured
 from mergelib.evaluation.loops import SplitName, evaluate, evaluate_many, normalised_accuracy
 from mergelib.evaluation.tasks import Suite
 from mergelib.merging import merge
-from mergelib.messages.kinds import is_finite_number
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
 from mergelib.procedures import Adapted, adapt
 from mergelib.registry import get_method
-from mergelib.statedict import StateDict, flatten, lerp
+from mergelib.statedict import StateDict, flatten
+from mergelib.tuning import merged_grid, points, widened
 
 Data = dict[str, tuple[Tensor, Tensor]]
-
-SHARES = ("rank_ratio", "density", "drop_rate")  # hyperparameters of at most 1
 
 # Frank-Wolfe's four kinds.
 KINDS: dict[str, dict[str, Any]] = {
@@ -45,11 +42,6 @@ COLUMNS = ["task", "accuracy", "loss"]
 TOLERANCE = 0.05  # nats: Frank-Wolfe stops at a gap of that; the first ones are above 1
 
 
-def points(grid: Grid) -> list[dict[str, Any]]:
-    """All combinations of a grid's values."""
-    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-
-
 def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor]:
     """`merge` on a zoo: its experts, backbone and matrices, and its suite's seed."""
     hyperparameters = {"is_matrix": zoo.is_matrix, **hyperparameters}
@@ -60,26 +52,6 @@ def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor
         return merge(method, zoo.experts, pretrained=zoo.pretrained, **hyperparameters)
 
 
-def merged_grid(zoo: Zoo, method: str, grid: Grid) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """The merged model at every point of a grid, with the point's number, in any order.
-
-    Two merges give the models at all values of the hyperparameter that the method declares itself
-    affine in (`mergelib.registry.Method.affine_in`). Any other point is a merge of its own.
-    """
-    chosen, axis = points(grid), get_method(method).affine_in
-    values = grid.get(axis, [])
-    if len(set(values)) < 3 or not all(map(is_finite_number, values)):
-        for i, point in enumerate(chosen):
-            yield i, merge_zoo(method, zoo, **point)
-        return
-    low, high = min(values), max(values)
-    for other in points({name: those for name, those in grid.items() if name != axis}):
-        first, last = (merge_zoo(method, zoo, **other, **{axis: end}) for end in (low, high))
-        for i, point in enumerate(chosen):
-            if all(point[name] == value for name, value in other.items()):
-                yield i, lerp(first, last, (point[axis] - low) / (high - low))
-
-
 def score_grid(zoo: Zoo, method: str, grid: Grid, *, autocast: bool = False) -> pd.DataFrame:
     """The mean over tasks of the suite's metric, e.g. ``accuracy``, beside every point of a grid.
 
@@ -87,7 +59,7 @@ def score_grid(zoo: Zoo, method: str, grid: Grid, *, autocast: bool = False) -> 
     there, and good enough to choose by.
     """
     chosen = points(grid)
-    candidates = merged_grid(zoo, method, grid)
+    candidates = merged_grid(partial(merge_zoo, method, zoo), method, grid)
     judge = partial(evaluate_many, zoo.model, candidates, zoo.heads, zoo.suite)
     table = judge(split="validation", autocast=autocast)
     column = zoo.suite.metric.column
@@ -113,41 +85,6 @@ def choose_wide(zoo: Zoo, method: str, grid: Grid) -> tuple[dict[str, Any], pd.D
     table = widened(grid, score, lambda found: [int(merits(zoo, found).argmax())])
     best = int(merits(zoo, table).argmax())
     return {name: table[name].tolist()[best] for name in grid}, table
-
-
-def widened(
-    grid: Grid, score: Callable[[Grid], pd.DataFrame], bests: Callable[[pd.DataFrame], list[int]]
-) -> pd.DataFrame:
-    """The scores of a grid that is continued where it ends at one of its best points.
-
-    Axes of three ascending positive values and more are continued, geometrically, until the best
-    points are inner ones, at most four times as often. Shorter ones are left as they are.
-    """
-    axes = {name: list(values) for name, values in grid.items()}
-    table = score(axes)
-    for _ in range(4 * len(axes)):
-        ends = (_beyond(axes, {n: table[n].tolist()[i] for n in axes}) for i in bests(table))
-        further = next(filter(None, ends), None)
-        if further is None:
-            break
-        name, value = further
-        table = pd.concat([table, score({**axes, name: [value]})], ignore_index=True)
-        axes[name] = sorted([*axes[name], value])
-    return table
-
-
-def _beyond(axes: Grid, best: Mapping[str, Any]) -> tuple[str, float] | None:
-    """The first axis that ends at the best point, and its next value; None where none does."""
-    for name, values in axes.items():
-        if len(values) < 3 or best[name] not in (values[0], values[-1]):
-            continue
-        end, inner = (values[0], values[1]) if best[name] == values[0] else values[:-3:-1]
-        value = float(f"{end * end / inner:.3g}")
-        if name in SHARES:
-            value = min(value, 1.0)
-        if value != end:
-            return name, value
-    return None
 
 
 def merits(zoo: Zoo, table: pd.DataFrame) -> "pd.Series[float]":

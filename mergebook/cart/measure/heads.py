@@ -19,10 +19,7 @@ from mergebook.lab.comparison import (
     examples_of,
     first,
     merge_zoo,
-    merged_grid,
-    points,
     records,
-    widened,
 )
 from mergebook.lab.experts import train_experts
 from mergebook.lab.grids import GRIDS, Grid
@@ -32,6 +29,7 @@ from mergebook.lab.runner import beginning_of, study
 from mergebook.suites.training import checkpoints
 from mergebook.suites.types import Zoo
 from mergelib.statedict import StateDict
+from mergelib.tuning import merged_grid, points, widened
 
 States = dict[tuple[str, str], StateDict]  # by method and what its settings were chosen by
 SCALES = [0.5, 0.7, 1.0, 1.4, 2.0]
@@ -48,7 +46,7 @@ JUDGED: dict[str, Grid] = {
 def _validated(zoo: Zoo, method: str, grid: Grid) -> pd.DataFrame:
     """Return mean accuracy on validation data under frozen heads and, left out, under new ones."""
     rows = points(grid)
-    for i, state in merged_grid(zoo, method, grid):
+    for i, state in merged_grid(partial(merge_zoo, method, zoo), method, grid):
         frozen, fresh = [], []
         for name, task in zoo.suite.tasks.items():
             pair = features_of(zoo, state, name, task.validation)

@@ -4,13 +4,14 @@ Each is a function of a zoo that returns tables, lists of rows. See `mergebook.l
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mergebook.lab.comparison import cut, merge_zoo, merged_grid, points, sub_zoo
+from mergebook.lab.comparison import cut, merge_zoo, sub_zoo
 from mergebook.lab.grids import Grid
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import study
@@ -19,6 +20,7 @@ from mergelib.evaluation.loops import evaluate
 from mergelib.problems.calling import features
 from mergelib.rules.low_rank import rank_of
 from mergelib.statedict import StateDict, flatten, is_statistic
+from mergelib.tuning import merged_grid, points
 
 RATIOS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 SCALES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -72,7 +74,7 @@ def _plane(zoo: Zoo, grids: Mapping[str, Grid], inputs: int) -> Rows:
     def candidates() -> Iterator[tuple[dict[str, Any], StateDict]]:
         yield {"method": "cart", "rank_ratio": 1.0, "scale": 0.0}, average
         for method, grid in grids.items():
-            for i, state in merged_grid(zoo, method, grid):
+            for i, state in merged_grid(partial(merge_zoo, method, zoo), method, grid):
                 yield {"method": method, **points(grid)[i]}, state
 
     rows = []

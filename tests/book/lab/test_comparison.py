@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -20,8 +21,6 @@ from mergebook.lab.comparison import (
     examples_of,
     individual,
     merge_zoo,
-    merged_grid,
-    points,
     problem_of,
 )
 from mergebook.lab.grids import GRIDS, Grid
@@ -31,6 +30,7 @@ from mergelib.evaluation.loops import evaluate
 from mergelib.procedures import Adapted
 from mergelib.procedures.common import unlabelled
 from mergelib.registry import get_method, method_names, rule
+from mergelib.tuning import _beyond, merged_grid, points
 
 
 def test_points_are_all_combinations() -> None:
@@ -52,7 +52,7 @@ def test_grids_are_of_hyperparameters_that_exist(method: str, tiny_zoo: Zoo) -> 
 def test_rules_are_affine_in_their_scale(method: str, tiny_zoo: Zoo) -> None:
     grid = {name: values[:2] for name, values in GRIDS[method].items()}
     grid["scale"] = [0.3, 0.7, 1.6]
-    states = dict(merged_grid(tiny_zoo, method, grid))
+    states = dict(merged_grid(partial(merge_zoo, method, tiny_zoo), method, grid))
     assert sorted(states) == list(range(len(points(grid))))
     for i, point in enumerate(points(grid)):
         torch.testing.assert_close(states[i], merge_zoo(method, tiny_zoo, **point))
@@ -71,7 +71,7 @@ def curved(spare_registry: None) -> str:
 
 def test_a_rule_that_declares_nothing_is_merged_at_every_point(curved: str, tiny_zoo: Zoo) -> None:
     grid = {"scale": [0.0, 0.5, 1.0, 2.0]}
-    states = dict(merged_grid(tiny_zoo, curved, grid))
+    states = dict(merged_grid(partial(merge_zoo, curved, tiny_zoo), curved, grid))
     for i, point in enumerate(points(grid)):
         expected = merge_zoo(curved, tiny_zoo, **point)
         assert all(torch.equal(states[i][key], expected[key]) for key in expected)
@@ -80,7 +80,7 @@ def test_a_rule_that_declares_nothing_is_merged_at_every_point(curved: str, tiny
 def test_values_that_are_no_numbers_are_merged_one_by_one(tiny_zoo: Zoo) -> None:
     """DARE's own scale is None, which stands for one that depends on `combine`."""
     grid: Grid = {"scale": [None, 0.1, 0.2], "drop_rate": [0.5]}
-    states = dict(merged_grid(tiny_zoo, "dare", grid))
+    states = dict(merged_grid(partial(merge_zoo, "dare", tiny_zoo), "dare", grid))
     for i, point in enumerate(points(grid)):
         torch.testing.assert_close(states[i], merge_zoo("dare", tiny_zoo, **point))
 
@@ -140,7 +140,7 @@ def test_a_grid_that_ends_at_its_best_point_is_continued(
 def test_where_a_grid_is_continued(
     values: list[float], best: float, further: tuple[str, float] | None
 ) -> None:
-    assert comparison._beyond({"rank_ratio": values}, {"rank_ratio": best}) == further
+    assert _beyond({"rank_ratio": values}, {"rank_ratio": best}) == further
 
 
 def test_a_continued_grid_keeps_the_kind_of_a_hyperparameter(

@@ -389,7 +389,7 @@ def test_entries_name_verdict_paper_and_every_check() -> None:
     summary = drawing.summary(table, rows, "there").splitlines()
     link = '<a href="there.html#A">A</a>'
     assert summary[0].startswith(f"| {link} it helps | ● holds, 1 of 1 | it: 1.1 points [")
-    assert summary[0].endswith("]; the paper: 9.0 |")
+    assert summary[0].endswith("]; the paper: 9.0 | a ViT |")
     assert 'id="A"' in text
     assert drawing.counted(table) == "holds 1"
 
