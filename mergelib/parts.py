@@ -11,7 +11,6 @@ none. The merged model has no key that the reference lacks:
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Literal, get_args
@@ -21,6 +20,7 @@ from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_mergeable
 from mergelib.messages.renames import explain_names
 from mergelib.messages.warned import warn
+from mergelib.settings import nearest
 from mergelib.statedict import Misfit, StateDict, check_compatible, check_tensor
 
 Missing = Literal["error", "base", "skip"]
@@ -156,9 +156,8 @@ def _matching(option: str, patterns: Patterns, keys: Sequence[str]) -> set[str]:
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         matches = {key for key in keys if fnmatchcase(key, pattern)}
         if not matches:
-            near = get_close_matches(pattern, keys, n=1, cutoff=0.0)
-            hint = f"; the nearest is {near[0]!r}" if near else ""
-            hint = "; several are a list, not one text with commas" if "," in pattern else hint
+            several = "; several are a list, not one text with commas"
+            hint = several if "," in pattern else nearest(pattern, keys)
             raise ValueError(f"{option} pattern {pattern!r} matches no key{hint}")
         matching |= matches
     return matching

@@ -135,6 +135,8 @@ def merge_files(
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
     source = compare(checkpoints, base, parts, inputs, written)
     reference = next(iter(inputs.values()))
+    options: dict[str, Any] = {"device": device, "matrices": is_matrix, "shown": True}
+    merged = merge_tensors(chosen, source, hyperparameters, **options)
     output, single = Path(output), Path(output).suffix == ".safetensors"
     if single and max_shard_size is not None:
         raise ValueError(f"max_shard_size needs a folder as output, not the file {output}")
@@ -152,8 +154,6 @@ def merge_files(
     if origin is not None:
         check_modules(inputs)
         tell_of_companions(origin, checkpoints)
-    options: dict[str, Any] = {"device": device, "matrices": is_matrix, "shown": True}
-    merged = merge_tensors(chosen, source, hyperparameters, **options)
     with staged(output, folder=not single) as target:
         if single:
             write_tensors(target, layout, merged, metadata)

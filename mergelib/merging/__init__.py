@@ -23,19 +23,21 @@ from mergelib.io import Model, Models, as_state, as_states, base_of_all
 from mergelib.merging.applying import (
     NotFinite,
     apply_rule,
-    dtypes,
     not_finite,
     own_seed,
-    precision,
     rounded,
     too_large,
 )
+from mergelib.merging.reading import Group as Group
+from mergelib.merging.reading import first_pass as first_pass
+from mergelib.merging.reading import is_weight as is_weight
+from mergelib.merging.reading import passed
+from mergelib.merging.reading import weights_of as weights_of
 from mergelib.messages.brief import Brief
-from mergelib.messages.kinds import is_finite_number
 from mergelib.messages.refusals import as_dtype, check_device
 from mergelib.parts import Missing, Parts, Patterns, Selection, select
-from mergelib.progress import progress
 from mergelib.registry import Method, get_method
+from mergelib.settings import Settings, per_expert
 from mergelib.statedict import (
     FLOATS,
     StateDict,
@@ -47,8 +49,6 @@ from mergelib.statedict import (
     proportions,
     tied_keys,
 )
-
-Group = tuple[list[Tensor], Tensor | None]  # one parameter: the experts' tensors, the pretrained
 
 
 @dataclass(frozen=True, repr=False)
@@ -257,27 +257,43 @@ def merge_tensors(
     quiet: bool = False,
     shown: bool = False,
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield ``(key, merged tensor)`` for every key of a source, in order.
+    """Return pairs ``(key, merged tensor)`` for every key of a source, in order.
 
-    Arguments, errors and warnings (none if ``quiet``) are those of `merge`. Every pass has a
-    progress bar if ``shown``.
+    Arguments, errors and warnings (none if ``quiet``) are those of `merge`. Hyperparameters are
+    compared with the keys at once, tensors are read as the pairs are. Every pass has a progress bar
+    if ``shown``.
     """
+    layout, options = layout_of(source.reference), {**method.hyperparameters, **hyperparameters}
+    keys = [key for key in source if key in source.selection.merged and key not in source.aliases]
+    floating = [key for key in keys if layout[key].is_floating_point()]
+    settings = Settings(options, method.annotations, floating, layout, len(source.experts))
+    return _merged(method, source, settings.at, device, matrices, quiet, shown)
+
+
+def _merged(
+    method: Method,
+    source: Source,
+    at: Mapping[str, dict[str, Any]],
+    device: torch.device | str | None,
+    matrices: IsMatrix,
+    quiet: bool,
+    shown: bool,
+) -> Iterator[tuple[str, Tensor]]:
     source.check()
-    options = {**method.hyperparameters, **hyperparameters}
     further: Mapping[str, dict[str, Any]] = {}
     if method.prepare is not None:
         label = f"{method.name}, first pass" if shown else ""
-        further = method.prepare(lambda: first_pass(source, device, label), **options)
+        further = method.prepare(lambda: first_pass(source, device, label), at)
     done: dict[str, Tensor] = {}
     tied = set(source.aliases.values())
     watch = Watch([*source.experts], pretrained=source.pretrained is not None)
     predicate = source.matrices(matrices)
-    for key in _passed(source, method.name if shown else ""):
+    for key in passed(source, method.name if shown else ""):
         if key in source.aliases:
             merged = done[source.aliases[key]]
         elif key in source.selection.merged:
             group = source.load(key)
-            arguments = {**options, **further.get(key, {})}
+            arguments = {**at.get(key, {}), **further.get(key, {})}
             merged = _merge_one(method, source, key, group, arguments, device, predicate)
             if merged.is_floating_point() and not quiet:
                 tensors = group[0] if group[1] is None else [*group[0], group[1]]
@@ -326,11 +342,12 @@ def _merge_one(
     target = reference.device if device is None else torch.device(device)
     chosen = method
     if is_statistic(key):
-        chosen, weights = get_method("average"), arguments.get("weights")
-        arguments = {} if weights is None else {"weights": weights}
-        if weights is not None and len(weights) == len(experts):
-            finite = all(map(is_finite_number, weights))  # `average` refuses others
-            arguments["weights"] = proportions(weights) if finite else weights
+        chosen, weights, scale = get_method("average"), *map(arguments.get, ("weights", "scale"))
+        if weights is None and isinstance(scale, list) and max(scale) > 0:
+            weights = scale
+        if weights is not None:
+            weights = proportions(per_expert("weights", weights, len(experts)))
+        arguments = {"weights": weights}
     applies = chosen.elsewhere is None or matrices(key, reference)
     apply = partial(apply_rule, chosen, applies, experts, pretrained, arguments, target)
     dtype = source.written(reference)
@@ -342,57 +359,3 @@ def _merge_one(
     with contextlib.suppress(NotFinite):
         fault = too_large(apply(torch.float64), dtype)
     raise ValueError(f"merging {key!r} overflowed: its inputs are finite, the result {fault}")
-
-
-def is_weight(key: str, tensor: Tensor) -> bool:
-    """Whether a tensor is floating, so that it is merged; ValueError for unsupported dtypes."""
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return False
-    if tensor.dtype not in FLOATS:
-        raise ValueError(
-            f"{key!r} has dtype {tensor.dtype}, expected float16, bfloat16, float32 or float64: "
-            "dequantise or cast the models first"
-        )
-    return True
-
-
-def weights_of(
-    source: Source,
-    device: torch.device | str | None = None,
-    *,
-    wide: bool = True,
-    label: str = "",
-) -> Iterator[tuple[str, Group]]:
-    """Yield every weight that is merged, tied ones once, in float32 or wider if ``wide``."""
-    for key in _passed(source, label):
-        if key not in source.selection.merged or key in source.aliases:
-            continue
-        experts, pretrained = source.load(key)
-        if is_weight(key, experts[0]):
-            target = experts[0].device if device is None else device
-            convert = wide or len(dtypes(experts, pretrained)) > 1
-            dtype = precision(experts, pretrained) if convert else None
-            moved = None if pretrained is None else pretrained.to(target, dtype)
-            yield key, ([expert.to(target, dtype) for expert in experts], moved)
-
-
-def first_pass(
-    source: Source, device: torch.device | str | None = None, label: str = ""
-) -> Iterator[tuple[str, Group]]:
-    """Yield the weights that a first pass reads, which casts them piece by piece."""
-    for key, group in weights_of(source, device, wide=False, label=label):
-        if group[0][0].numel() and not is_statistic(key):
-            yield key, group
-
-
-def _passed(source: Source, label: str) -> Iterator[str]:
-    """Yield the keys of a source, with a progress bar in bytes if there is a label."""
-    if not label:
-        yield from source
-        return
-    layout = layout_of(source.reference)
-    sizes = {key: layout[key].nbytes for key in source}
-    with progress(desc=label, total=sum(sizes.values()), unit="B", unit_scale=True) as bar:
-        for key, size in sizes.items():
-            yield key
-            bar.update(size)
