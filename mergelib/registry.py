@@ -163,6 +163,8 @@ def rule(*, paper: str, **traits: Any) -> Callable[[Function], Function]:
     """Register a function as the merging rule of its own name; the traits are `Method`'s.
 
     Hyperparameters must fit their annotations, also ranges such as `mergelib.messages.kinds.Share`.
+    A rule gets their values for its tensor, and lists only where it accepts
+    `mergelib.messages.kinds.PerExpert`.
 
     Raises:
         ValueError: if another method has the name already, or ``affine_in`` is not a

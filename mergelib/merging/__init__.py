@@ -196,23 +196,28 @@ def merge(
             default two-dimensional weights that are not tables, as a module's layers, biases or
             names show. An accepted convolution is folded, one row per filter: see
             `mergelib.is_kernel`.
-        **hyperparameters: the method's own, see `methods`.
+        **hyperparameters: the method's own, see `methods`. A list has one value per expert. A
+            mapping has one per pattern of keys, and the first that matches decides:
+            ``{"*mlp*": 0.5, "*": 0.3}``. The pattern ``"over_layers"`` means all numbered layers,
+            and has numbers to interpolate from the first layer to the last:
+            ``{"over_layers": [0.2, 0.8], "*": 0.5}``.
 
     Returns:
         A new state dict with the keys of the pretrained model (else the first expert).
         Floating tensors are merged in float32 or the widest input dtype. BatchNorm's running
-        statistics are averaged by every method, with the method's ``weights`` if it has any
-        (negative ones as 0, scaled to sum 1). Integer buffers are copied, and must agree unless
-        they are counters. Tied tensors stay tied. No input is changed. Results are bit-identical
-        between runs with one number of threads; another number, or another order of experts, may
-        change the last bits.
+        statistics are averaged by every method, with its ``weights`` or ``scale`` per expert if
+        there are any (negative ones as 0, scaled to sum 1). Integer buffers are copied, and must
+        agree unless they are counters. Tied tensors stay tied. No input is changed. Results are
+        bit-identical between runs with one number of threads; another number, or another order of
+        experts, may change the last bits.
 
     Raises:
         ValueError: for an unknown method or device; no experts, or experts that do not match;
             adapters and quantised weights; integers or ties that differ; a pattern without a match,
             or nothing to merge; NaN, Inf, or a sparse, nested or meta tensor; a hyperparameter out
-            of range; values too large for ``dtype``; or configurations by which equal shapes mean
-            different weights. The message names expert and key.
+            of range, or with another number of values than experts, or with patterns that leave
+            out a key or are not used; values too large for ``dtype``; or configurations by which
+            equal shapes mean different weights. The message names expert and key.
         TypeError: for a hyperparameter that the method lacks, or an expert that is not a model.
         FileNotFoundError: if a path does not exist.
 

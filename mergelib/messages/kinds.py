@@ -73,7 +73,7 @@ def described(kind: Any) -> tuple[str, Callable[[Any], bool]]:
         words = " or ".join(
             f"{words} (or one per expert)" if part == own else words
             for part, (words, _) in zip(inner, parts, strict=True)
-            if own is None or part != Sequence[own]
+            if get_origin(part) is not Sequence or get_args(part) != (own,)
         )
         return words, lambda value: any(fits(value) for _, fits in parts)
     if origin is Literal:
