@@ -83,12 +83,18 @@ def _check_layers(path: str, values: Any, kind: Any) -> None:
         _check(f"{path}[{i}]", value, kind)
 
 
-class Settings:
-    """The hyperparameters of a merge, at every key that it merges.
+def settings_at(
+    kinds: Mapping[str, Any],
+    values: Mapping[str, Any],
+    keys: Sequence[str],
+    model: Iterable[str],
+    count: int,
+) -> dict[str, dict[str, Any]]:
+    """Return the hyperparameters of every key that is merged.
 
     Args:
-        values: hyperparameters by name.
-        kinds: their annotations.
+        kinds: annotations of the hyperparameters.
+        values: the hyperparameters, as `check_settings` accepts them.
         keys: the keys that are merged, in order.
         model: all keys of the model, among which layers are numbered.
         count: T, the number of experts.
@@ -97,72 +103,46 @@ class Settings:
         ValueError: for a list that does not have T values, a pattern that decides for no key, or a
             key that no pattern matches.
     """
+    places = depths(model)
 
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        kinds: Mapping[str, Any],
-        keys: Sequence[str],
-        model: Iterable[str],
-        count: int,
-    ) -> None:
-        self._kinds, self._keys, self._count = kinds, keys, count
-        self._depths, self._used = depths(model), set[str]()
-        fixed, varying = dict(values), {}
-        for name, value in values.items():
-            if not described(kinds.get(name, Any))[1](value):
-                varying[name] = fixed.pop(name)
-            elif kind_per_expert(kinds.get(name)) and is_list(value):
-                fixed[name] = per_expert(name, value, count)
-        self.at = dict.fromkeys(keys, fixed)
-        if varying:
-            for key in keys:
-                own = {name: self._value(name, value, key) for name, value in varying.items()}
-                self.at[key] = {**fixed, **own}
-        if keys:
-            for name, value in varying.items():
-                self._check_used(name, value)
+    def matches(pattern: str, key: str) -> bool:
+        return key in places if pattern == LAYERS else fnmatchcase(key, pattern)
 
-    def _value(self, path: str, value: Any, key: str) -> Any:
-        """Return a value at one key."""
-        if is_list(value):
-            own = [self._value(f"{path}[{i}]", inner, key) for i, inner in enumerate(value)]
-            return per_expert(path, own, self._count)
-        if not isinstance(value, Mapping):
-            return value
+    def at_keys(path: str, value: Any, kind: Any, keys: Sequence[str]) -> dict[str, Any]:
+        own = kind_per_expert(kind)
+        if own is not None and is_list(value):
+            parts = per_expert(path, value, count)
+            columns = [at_keys(f"{path}[{i}]", part, own, keys) for i, part in enumerate(parts)]
+            return {key: [column[key] for column in columns] for key in keys}
+        if not isinstance(value, Mapping) or described(kind)[1](value) or not keys:
+            return dict.fromkeys(keys, value)
+        result: dict[str, Any] = {}
+        rest = keys
         for pattern, inner in value.items():
-            where = f"{path}[{pattern!r}]"
-            if self._matches(key, pattern):
-                self._used.add(where)
-                if pattern == LAYERS:
-                    return _interpolated(inner, self._depths[key])
-                return self._value(where, inner, key)
-        number = ", whose name has no layer number" if LAYERS in value else ""
-        raise ValueError(
-            f"no pattern of {path} matches {key!r}{number}: add '*' with the value of the others"
-        )
+            where, decided = f"{path}[{pattern!r}]", [key for key in rest if matches(pattern, key)]
+            if not decided and any(matches(pattern, key) for key in keys):
+                raise ValueError(
+                    f"{where} is never used, because earlier patterns match all of its keys: put "
+                    "it before them"
+                )
+            if not decided:
+                hint = nearest(pattern, keys) if pattern != LAYERS else ""
+                raise ValueError(f"{where} matches none of the merged keys{hint}")
+            if pattern == LAYERS:
+                result |= {key: _interpolated(inner, places[key]) for key in decided}
+            else:
+                result |= at_keys(where, inner, kind, decided)
+            rest = [key for key in rest if key not in result]
+        if rest:
+            number = ", whose name has no layer number" if LAYERS in value else ""
+            raise ValueError(
+                f"no pattern of {path} matches {rest[0]!r}{number}: add '*' with the value of the "
+                "others"
+            )
+        return result
 
-    def _matches(self, key: str, pattern: str) -> bool:
-        return key in self._depths if pattern == LAYERS else fnmatchcase(key, pattern)
-
-    def _check_used(self, path: str, value: Any) -> None:
-        """Raise ``ValueError`` for the first pattern that decides for no key."""
-        if is_list(value):
-            for i, inner in enumerate(value):
-                self._check_used(f"{path}[{i}]", inner)
-        elif isinstance(value, Mapping):
-            for pattern, inner in value.items():
-                where = f"{path}[{pattern!r}]"
-                if where not in self._used:
-                    if any(self._matches(key, pattern) for key in self._keys):
-                        raise ValueError(
-                            f"{where} is never used, because earlier patterns match all of its "
-                            "keys: put it before them"
-                        )
-                    hint = nearest(pattern, self._keys) if pattern != LAYERS else ""
-                    raise ValueError(f"{where} matches none of the merged keys{hint}")
-                if pattern != LAYERS:
-                    self._check_used(where, inner)
+    columns = {name: at_keys(name, values[name], kinds.get(name, Any), keys) for name in values}
+    return {key: {name: column[key] for name, column in columns.items()} for key in keys}
 
 
 def nearest(pattern: str, keys: Sequence[str]) -> str:
@@ -186,8 +166,6 @@ def depths(keys: Iterable[str]) -> dict[str, float]:
 
 def _interpolated(values: Sequence[float], depth: float) -> float:
     """Return the value at a depth of 0..1 on the straight lines between the values."""
-    place = depth * (len(values) - 1)
-    low = int(place)
-    if place == low:
-        return values[low]
-    return values[low] + (place - low) * (values[low + 1] - values[low])
+    part, low = math.modf(depth * (len(values) - 1))
+    first, *others = values[int(low) :]
+    return first + part * (others[0] - first) if part else first

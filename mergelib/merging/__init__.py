@@ -37,7 +37,7 @@ from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import as_dtype, check_device
 from mergelib.parts import Missing, Parts, Patterns, Selection, select
 from mergelib.registry import Method, get_method
-from mergelib.settings import Settings, per_expert
+from mergelib.settings import per_expert, settings_at
 from mergelib.statedict import (
     FLOATS,
     StateDict,
@@ -75,6 +75,13 @@ class Source(Brief):
     def reference(self) -> StateDict:
         """The pretrained model, or else the first expert."""
         return next(iter(self.experts.values())) if self.pretrained is None else self.pretrained
+
+    @property
+    def layout(self) -> StateDict:
+        """The shapes and dtypes of the merged model."""
+        layout, owners = layout_of(self.reference), self.selection.owners
+        own = {key: layout_of(self.experts[names[0]])[key] for key, names in owners.items()}
+        return {key: own[key] if key in own else layout[key] for key in self}
 
     @property
     def models(self) -> dict[str, StateDict]:
@@ -123,6 +130,8 @@ class Source(Brief):
 
     def load(self, key: str) -> Group:
         """Return one key's tensors: the experts' and the pretrained model's."""
+        if key in self.selection.owners:
+            return [self.experts[name][key] for name in self.selection.owners[key]], None
         pretrained = None if self.pretrained is None else self.pretrained[key]
         return [expert[key] for expert in self.experts.values()], pretrained
 
@@ -150,9 +159,11 @@ def compare(
     base = None if pretrained is None else layout_of(pretrained)
     selection = select(layouts, base, parts, tied=aliases)
     known = {name: model for name, model in (given or {}).items() if model is not None}
+    source = Source(experts, pretrained, selection, aliases, kinds_of(known.values()), dtype)
     if known:
-        check_companions(known, layout_of(reference), selection.merged, {*selection.keys})
-    return Source(experts, pretrained, selection, aliases, kinds_of(known.values()), dtype)
+        merged = selection.merged | selection.owners.keys()
+        check_companions(known, {**layout_of(reference), **source.layout}, merged, {*source})
+    return source
 
 
 @torch.no_grad()
@@ -186,8 +197,9 @@ def merge(
             first expert), unchecked.
         exclude: patterns of keys that are not merged, e.g. ``"*classifier*"``.
         missing: what happens to a selected key that some model lacks or has in another shape:
-            ``"error"``, ``"base"`` (the result has the pretrained tensor) or ``"skip"`` (the result
-            lacks it).
+            ``"error"``, ``"base"`` (the result has the pretrained tensor), ``"skip"`` (the result
+            lacks it) or ``"experts"`` (the plain average over the experts that have it, in one
+            shape; the pretrained tensor if none has).
         device: where to compute; by default where the tensors are. The result is on the inputs'
             device.
         dtype: ``"float32"``, ``"float16"`` or ``"bfloat16"``, to which floating tensors are rounded
@@ -271,8 +283,8 @@ def merge_tensors(
     layout, options = layout_of(source.reference), {**method.hyperparameters, **hyperparameters}
     keys = [key for key in source if key in source.selection.merged and key not in source.aliases]
     floating = [key for key in keys if layout[key].is_floating_point()]
-    settings = Settings(options, method.annotations, floating, layout, len(source.experts))
-    return _merged(method, source, settings.at, device, matrices, quiet, shown)
+    at = settings_at(method.annotations, options, floating, layout, len(source.experts))
+    return _merged(method, source, at, device, matrices, quiet, shown)
 
 
 def _merged(
@@ -306,6 +318,9 @@ def _merged(
                 del tensors
                 predicate.note(key, merged)
             del group  # so that it is freed before the next load
+        elif key in source.selection.owners:
+            average = get_method("average")
+            merged = _merge_one(average, source, key, source.load(key), {}, device, predicate)
         else:
             merged = _copied(source, key)
         if key in tied:
@@ -358,8 +373,10 @@ def _merge_one(
     dtype = source.written(reference)
     with contextlib.suppress(NotFinite):
         return apply(dtype)
-    for number in range(len(source.models)):
-        source.read(key, number)
+    owners = source.selection.owners.get(key)
+    for number, name in enumerate([*source.experts, "pretrained"][: len(source.models)]):
+        if owners is None or name in owners:
+            source.read(key, number)
     fault = "is not"
     with contextlib.suppress(NotFinite):
         fault = too_large(apply(torch.float64), dtype)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mergelib.merging.applying import dtypes, precision
 from mergelib.progress import progress
-from mergelib.statedict import FLOATS, is_statistic, layout_of
+from mergelib.statedict import FLOATS, is_statistic
 
 if TYPE_CHECKING:
     from mergelib.merging import Source
@@ -62,7 +62,7 @@ def passed(source: "Source", label: str) -> Iterator[str]:
     if not label:
         yield from source
         return
-    layout = layout_of(source.reference)
+    layout = source.layout
     sizes = {key: layout[key].nbytes for key in source}
     with progress(desc=label, total=sum(sizes.values()), unit="B", unit_scale=True) as bar:
         for key, size in sizes.items():
