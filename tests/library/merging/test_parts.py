@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mergelib.io import Checkpoint, Model, load_state_dict, save_state_dict
 from mergelib.merging import merge
+from mergelib.procedures import adapt
 from mergelib.registry import get_method, method_names
 from mergelib.streaming import merge_files
 from tests.library.streaming.cases import assert_same
@@ -247,6 +248,13 @@ def test_heads_that_cannot_be_averaged() -> None:
     longer = {"table": torch.ones(4, 3), "w": torch.ones(1)}
     with pytest.raises(ValueError, match=r"^'table' is a name of a tied tensor, which not all m"):
         merge("average", [longer], pretrained=tied, missing="experts")
+
+
+def test_procedures_get_their_heads_by_name() -> None:
+    with pytest.raises(
+        ValueError, match="^missing='experts' is for merges of weights alone: pass hea"
+    ):
+        adapt("uniform_soup", [TWO, THREE], missing="experts")
 
 
 def test_heads_go_into_the_last_shard(tmp_path: Path, files: dict[str, Path]) -> None:
