@@ -61,8 +61,7 @@ def elect_and_reduce(
     total = agreeing.sum(0).mul_(sign)
     if reduce == "mean":
         counted = agreeing.sign_() if weights is None else agreeing.sign_().mul_(factors.abs())
-        divisor = counted.sum(0)
-        total.div_(divisor.masked_fill_(divisor == 0, 1))
+        total.div_(counted.sum(0).clamp_(min=torch.finfo(total.dtype).tiny))  # 0 stays 0
     return total
 
 

@@ -251,9 +251,7 @@ def test_heads_that_cannot_be_averaged() -> None:
 
 
 def test_procedures_get_their_heads_by_name() -> None:
-    with pytest.raises(
-        ValueError, match="^missing='experts' is for merges of weights alone: pass hea"
-    ):
+    with pytest.raises(ValueError, match=r"^missing='experts' is for merges of weights alone"):
         adapt("uniform_soup", [TWO, THREE], missing="experts")
 
 
