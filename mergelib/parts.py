@@ -2,7 +2,7 @@
 
 Only keys, shapes and dtypes are read, so a model may be a state dict or the layout of a
 `mergelib.io.Checkpoint`. The *reference* is the pretrained model, or the first expert if there is
-none. The merged model has no key that the reference lacks:
+none. The merged model has no key that the reference lacks, except with ``missing="experts"``:
 
 * A key that ``include`` and ``exclude`` do not select is copied from the reference, unchecked.
 * A selected key that every model has in one shape is merged.
@@ -10,8 +10,7 @@ none. The merged model has no key that the reference lacks:
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Literal, get_args
@@ -21,9 +20,10 @@ from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_mergeable
 from mergelib.messages.renames import explain_names
 from mergelib.messages.warned import warn
+from mergelib.settings import nearest
 from mergelib.statedict import Misfit, StateDict, check_compatible, check_tensor
 
-Missing = Literal["error", "base", "skip"]
+Missing = Literal["error", "base", "skip", "experts"]
 Patterns = str | Sequence[str]
 
 _HINT = "; where only heads differ, leave them out with exclude="
@@ -45,7 +45,8 @@ class Parts:
 
     def __post_init__(self) -> None:
         if self.missing not in get_args(Missing):
-            raise ValueError(f"missing is {self.missing!r}, expected 'error', 'base' or 'skip'")
+            names = ", ".join(map(repr, get_args(Missing)))
+            raise ValueError(f"missing is {self.missing!r}, expected one of {names}")
         for name in ("include", "exclude"):
             value = getattr(self, name)
             several = isinstance(value, Sequence) and all(isinstance(p, str) for p in value)
@@ -64,10 +65,14 @@ ALL = Parts()
 
 @dataclass(frozen=True, repr=False)
 class Selection(Brief):
-    """The merged model's keys, in the order of the reference, and which of them are merged."""
+    """The merged model's keys, in the order of the reference, and which of them are merged.
+
+    ``owners`` has the experts of each key that is only averaged over the experts that have it.
+    """
 
     keys: tuple[str, ...]
     merged: frozenset[str]
+    owners: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def select(
@@ -127,7 +132,27 @@ def select(
     left_out = selected - merged if parts.missing == "skip" else set()
     if left_out:
         _tell_of_skipped(left_out, len({*chain(*models.values())} & selected))
-    return Selection(tuple(key for key in reference if key not in left_out), frozenset(merged))
+    owners = _owners(selected - merged, experts, tied) if parts.missing == "experts" else {}
+    keys = dict.fromkeys(chain((key for key in reference if key not in left_out), owners))
+    return Selection(tuple(keys), frozenset(merged), owners)
+
+
+def _owners(
+    keys: Set[str], experts: Mapping[str, StateDict], tied: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the experts that have each key; Misfit if their shapes differ, or for tied names."""
+    owners: dict[str, tuple[str, ...]] = {}
+    for key in dict.fromkeys(key for model in experts.values() for key in model if key in keys):
+        first, *others = names = [name for name, model in experts.items() if key in model]
+        try:
+            for name in others:
+                check_tensor(key, experts[first][key], experts[name][key], name, first, mixed=True)
+            if key in {*tied, *tied.values()}:
+                raise Misfit(f"{key!r} is a name of a tied tensor, which not all models share")
+        except Misfit as error:
+            raise Misfit(f"{error}, so missing='experts' cannot average it{_HINT}") from None
+        owners[key] = tuple(names)
+    return owners
 
 
 def _rename(experts: Mapping[str, StateDict], what: str, reference: StateDict) -> str:
@@ -156,9 +181,8 @@ def _matching(option: str, patterns: Patterns, keys: Sequence[str]) -> set[str]:
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         matches = {key for key in keys if fnmatchcase(key, pattern)}
         if not matches:
-            near = get_close_matches(pattern, keys, n=1, cutoff=0.0)
-            hint = f"; the nearest is {near[0]!r}" if near else ""
-            hint = "; several are a list, not one text with commas" if "," in pattern else hint
+            several = "; several are a list, not one text with commas"
+            hint = several if "," in pattern else nearest(pattern, keys)
             raise ValueError(f"{option} pattern {pattern!r} matches no key{hint}")
         matching |= matches
     return matching

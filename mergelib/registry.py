@@ -14,6 +14,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mergelib.messages.kinds import annotations_of, check_fits
+from mergelib.settings import check_settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +69,9 @@ class Method:
         affine_in: a hyperparameter in which every result entry is affine, so that the merges at two
             values determine all others.
         elsewhere: for a method of matrices, the rule for all other tensors.
-        prepare: a first pass over all tensors that returns further keyword arguments per key.
+        prepare: a first pass that returns further keyword arguments per key. It is called with a
+            function that yields key and group of every tensor, and with the hyperparameters at
+            every key.
         prepared: names of these and other arguments that are not hyperparameters.
         draws: has a ``seed``, from which every tensor's own seed is derived.
         family: ``"rule"``, ``"compression"`` or ``"procedure"``.
@@ -136,7 +139,8 @@ class Method:
             if name not in defaults:
                 names = ", ".join(defaults) or "none"
                 raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {names}")
-        check_fits(self.annotations, hyperparameters)
+        fitting = check_settings if self.family == "rule" else check_fits
+        fitting(self.annotations, hyperparameters)
         if self.needs_pretrained and not pretrained:
             raise ValueError(f"{self.name} needs the pretrained model: pass pretrained=")
 
@@ -159,6 +163,8 @@ def rule(*, paper: str, **traits: Any) -> Callable[[Function], Function]:
     """Register a function as the merging rule of its own name; the traits are `Method`'s.
 
     Hyperparameters must fit their annotations, also ranges such as `mergelib.messages.kinds.Share`.
+    A rule gets their values for its tensor, and lists only where it accepts
+    `mergelib.messages.kinds.PerExpert`.
 
     Raises:
         ValueError: if another method has the name already, or ``affine_in`` is not a

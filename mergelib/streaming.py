@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from itertools import islice, product
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,8 @@ def merge_files(
             adapter's folder means its base with the adapter applied; so does ``"BASE+ADAPTER"``.
         output: a ``.safetensors`` file, or a folder. A folder also receives configuration,
             tokenizer, modules of Sentence-Transformers and licence from the pretrained model's
-            folder, or from the first expert's that has one.
+            folder, or from the first expert's that has one. With ``missing="experts"`` they come
+            from the first expert that has an averaged key.
         pretrained: file or folder of the base model; most methods need it. By default the one that
             the configuration of adapters names.
         include: patterns of keys to merge; this and the next five options are those of
@@ -135,12 +136,13 @@ def merge_files(
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
     source = compare(checkpoints, base, parts, inputs, written)
     reference = next(iter(inputs.values()))
+    options: dict[str, Any] = {"device": device, "matrices": is_matrix, "shown": True}
+    merged = merge_tensors(chosen, source, hyperparameters, **options)
     output, single = Path(output), Path(output).suffix == ".safetensors"
     if single and max_shard_size is not None:
         raise ValueError(f"max_shard_size needs a folder as output, not the file {output}")
     check_output(output, inputs, folder=not single, overwrite=overwrite)
-    header = reference.layout
-    layout = {key: header[key].to(source.written(header[key])) for key in source}
+    layout = {key: kind.to(source.written(kind)) for key, kind in source.layout.items()}
     shards = _split(reference, layout, max_shard_size)
     metadata = {
         "format": "pt",
@@ -148,12 +150,12 @@ def merge_files(
         **note_ties({key: first for key, first in source.aliases.items() if key in layout}),
         **provenance(method, {**chosen.hyperparameters, **hyperparameters}, parts, inputs),
     }
-    origin = None if single else next(filter(None, map(folder_of, inputs.values())), None)
+    holders = [checkpoints[names[0]] for names in source.selection.owners.values()][:1]
+    folders = map(folder_of, [*holders, *inputs.values()])
+    origin = None if single else next(filter(None, folders), None)
     if origin is not None:
         check_modules(inputs)
         tell_of_companions(origin, checkpoints)
-    options: dict[str, Any] = {"device": device, "matrices": is_matrix, "shown": True}
-    merged = merge_tensors(chosen, source, hyperparameters, **options)
     with staged(output, folder=not single) as target:
         if single:
             write_tensors(target, layout, merged, metadata)
@@ -221,7 +223,10 @@ def _split(
     """Return the keys of every output shard, in order."""
     if max_shard_size is None:
         ours = ([key for key in keys if key in layout] for keys in reference.shards.values())
-        return [keys for keys in ours if keys]
+        kept = [keys for keys in ours if keys]
+        placed = {*chain(*kept)}
+        kept[-1] += [key for key in layout if key not in placed]
+        return kept
     limit = _bytes(max_shard_size)
     shards: list[list[str]] = [[]]
     filled = 0

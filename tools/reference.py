@@ -34,11 +34,17 @@ ROWS = {
 }
 # What mergekit calls a method, and how its settings correspond.
 MERGEKIT = {
-    "average": ("linear", "`weight` per model, by default divided by its sum"),
-    "task_arithmetic": ("task_arithmetic", "`scale` is `lambda`, or an equal `weight` per model"),
+    "average": (
+        "linear",
+        "`weights` is `weight`; by default divided by its sum, here with `normalise`",
+    ),
+    "task_arithmetic": ("task_arithmetic", "`scale` is `lambda`, or per expert `weight`"),
     "slerp": ("slerp", "`t` is the same; `base_model` is the first expert"),
     "model_stock": ("model_stock", ""),
-    "ties": ("ties", '`density` and `lambda`; it trims each tensor, as `trim="tensor"`'),
+    "ties": (
+        "ties",
+        '`scale` is `lambda`, `weights` is `weight`; it trims each tensor, as `trim="tensor"`',
+    ),
     "dare": ("dare_linear", '`density` is 1 − `drop_rate`; `dare_ties` is `combine="ties"`'),
     "breadcrumbs": ("breadcrumbs", "`density` and `gamma` are the same"),
     "della": ("della", "`density` is 1 − `drop_rate`, and `epsilon` is half of ours"),

@@ -58,8 +58,21 @@ def read_settings(texts: Sequence[str] | None, option: str = "--set") -> dict[st
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise ValueError(f"{option} expects name=value, got {text!r}")
-        settings[name] = _read_value(value)
+        if value[:1] in ("{", "["):
+            settings[name] = _read_json(f"{option} {name}", value)
+        else:
+            settings[name] = _read_value(value)
     return settings
+
+
+def _read_json(what: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{what} is not JSON ({error}): write texts in double quotes, and the whole setting "
+            "in single ones"
+        ) from None
 
 
 def _read_value(text: str) -> Any:

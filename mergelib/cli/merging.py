@@ -71,7 +71,8 @@ def merge_command(
         str,
         typer.Option(
             help="For keys that a model lacks or has in another shape: error, base (take the "
-            "pretrained tensor) or skip (leave the key out)."
+            "pretrained tensor), skip (leave the key out) or experts (average it over those that "
+            "have it)."
         ),
     ] = "error",
     fold_convolutions: Annotated[

@@ -23,19 +23,21 @@ from mergelib.io import Model, Models, as_state, as_states, base_of_all
 from mergelib.merging.applying import (
     NotFinite,
     apply_rule,
-    dtypes,
     not_finite,
     own_seed,
-    precision,
     rounded,
     too_large,
 )
+from mergelib.merging.reading import Group as Group
+from mergelib.merging.reading import first_pass as first_pass
+from mergelib.merging.reading import is_weight as is_weight
+from mergelib.merging.reading import passed
+from mergelib.merging.reading import weights_of as weights_of
 from mergelib.messages.brief import Brief
-from mergelib.messages.kinds import is_finite_number
 from mergelib.messages.refusals import as_dtype, check_device
 from mergelib.parts import Missing, Parts, Patterns, Selection, select
-from mergelib.progress import progress
 from mergelib.registry import Method, get_method
+from mergelib.settings import per_expert, settings_at
 from mergelib.statedict import (
     FLOATS,
     StateDict,
@@ -47,8 +49,6 @@ from mergelib.statedict import (
     proportions,
     tied_keys,
 )
-
-Group = tuple[list[Tensor], Tensor | None]  # one parameter: the experts' tensors, the pretrained
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,6 +75,13 @@ class Source(Brief):
     def reference(self) -> StateDict:
         """The pretrained model, or else the first expert."""
         return next(iter(self.experts.values())) if self.pretrained is None else self.pretrained
+
+    @property
+    def layout(self) -> StateDict:
+        """The shapes and dtypes of the merged model."""
+        layout, owners = layout_of(self.reference), self.selection.owners
+        own = {key: layout_of(self.experts[names[0]])[key] for key, names in owners.items()}
+        return {key: own[key] if key in own else layout[key] for key in self}
 
     @property
     def models(self) -> dict[str, StateDict]:
@@ -123,6 +130,8 @@ class Source(Brief):
 
     def load(self, key: str) -> Group:
         """Return one key's tensors: the experts' and the pretrained model's."""
+        if key in self.selection.owners:
+            return [self.experts[name][key] for name in self.selection.owners[key]], None
         pretrained = None if self.pretrained is None else self.pretrained[key]
         return [expert[key] for expert in self.experts.values()], pretrained
 
@@ -150,9 +159,11 @@ def compare(
     base = None if pretrained is None else layout_of(pretrained)
     selection = select(layouts, base, parts, tied=aliases)
     known = {name: model for name, model in (given or {}).items() if model is not None}
+    source = Source(experts, pretrained, selection, aliases, kinds_of(known.values()), dtype)
     if known:
-        check_companions(known, layout_of(reference), selection.merged, {*selection.keys})
-    return Source(experts, pretrained, selection, aliases, kinds_of(known.values()), dtype)
+        merged = selection.merged | selection.owners.keys()
+        check_companions(known, {**layout_of(reference), **source.layout}, merged, {*source})
+    return source
 
 
 @torch.no_grad()
@@ -186,8 +197,9 @@ def merge(
             first expert), unchecked.
         exclude: patterns of keys that are not merged, e.g. ``"*classifier*"``.
         missing: what happens to a selected key that some model lacks or has in another shape:
-            ``"error"``, ``"base"`` (the result has the pretrained tensor) or ``"skip"`` (the result
-            lacks it).
+            ``"error"``, ``"base"`` (the result has the pretrained tensor), ``"skip"`` (the result
+            lacks it) or ``"experts"`` (the plain average over the experts that have it, in one
+            shape; the pretrained tensor if none has).
         device: where to compute; by default where the tensors are. The result is on the inputs'
             device.
         dtype: ``"float32"``, ``"float16"`` or ``"bfloat16"``, to which floating tensors are rounded
@@ -196,23 +208,28 @@ def merge(
             default two-dimensional weights that are not tables, as a module's layers, biases or
             names show. An accepted convolution is folded, one row per filter: see
             `mergelib.is_kernel`.
-        **hyperparameters: the method's own, see `methods`.
+        **hyperparameters: the method's own, see `methods`. A list has one value per expert. A
+            mapping has one per pattern of keys, and the first that matches decides:
+            ``{"*mlp*": 0.5, "*": 0.3}``. The pattern ``"over_layers"`` means all numbered layers,
+            and has numbers to interpolate from the first layer to the last:
+            ``{"over_layers": [0.2, 0.8], "*": 0.5}``.
 
     Returns:
         A new state dict with the keys of the pretrained model (else the first expert).
         Floating tensors are merged in float32 or the widest input dtype. BatchNorm's running
-        statistics are averaged by every method, with the method's ``weights`` if it has any
-        (negative ones as 0, scaled to sum 1). Integer buffers are copied, and must agree unless
-        they are counters. Tied tensors stay tied. No input is changed. Results are bit-identical
-        between runs with one number of threads; another number, or another order of experts, may
-        change the last bits.
+        statistics are averaged by every method, with its ``weights`` or ``scale`` per expert if
+        there are any (negative ones as 0, scaled to sum 1). Integer buffers are copied, and must
+        agree unless they are counters. Tied tensors stay tied. No input is changed. Results are
+        bit-identical between runs with one number of threads; another number, or another order of
+        experts, may change the last bits.
 
     Raises:
         ValueError: for an unknown method or device; no experts, or experts that do not match;
             adapters and quantised weights; integers or ties that differ; a pattern without a match,
             or nothing to merge; NaN, Inf, or a sparse, nested or meta tensor; a hyperparameter out
-            of range; values too large for ``dtype``; or configurations by which equal shapes mean
-            different weights. The message names expert and key.
+            of range, or with another number of values than experts, or with patterns that leave
+            out a key or are not used; values too large for ``dtype``; or configurations by which
+            equal shapes mean different weights. The message names expert and key.
         TypeError: for a hyperparameter that the method lacks, or an expert that is not a model.
         FileNotFoundError: if a path does not exist.
 
@@ -257,27 +274,43 @@ def merge_tensors(
     quiet: bool = False,
     shown: bool = False,
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield ``(key, merged tensor)`` for every key of a source, in order.
+    """Return pairs ``(key, merged tensor)`` for every key of a source, in order.
 
-    Arguments, errors and warnings (none if ``quiet``) are those of `merge`. Every pass has a
-    progress bar if ``shown``.
+    Arguments, errors and warnings (none if ``quiet``) are those of `merge`. Hyperparameters are
+    compared with the keys at once, tensors are read as the pairs are. Every pass has a progress bar
+    if ``shown``.
     """
+    layout, options = layout_of(source.reference), {**method.hyperparameters, **hyperparameters}
+    keys = [key for key in source if key in source.selection.merged and key not in source.aliases]
+    floating = [key for key in keys if layout[key].is_floating_point()]
+    at = settings_at(method.annotations, options, floating, layout, len(source.experts))
+    return _merged(method, source, at, device, matrices, quiet, shown)
+
+
+def _merged(
+    method: Method,
+    source: Source,
+    at: Mapping[str, dict[str, Any]],
+    device: torch.device | str | None,
+    matrices: IsMatrix,
+    quiet: bool,
+    shown: bool,
+) -> Iterator[tuple[str, Tensor]]:
     source.check()
-    options = {**method.hyperparameters, **hyperparameters}
     further: Mapping[str, dict[str, Any]] = {}
     if method.prepare is not None:
         label = f"{method.name}, first pass" if shown else ""
-        further = method.prepare(lambda: first_pass(source, device, label), **options)
+        further = method.prepare(lambda: first_pass(source, device, label), at)
     done: dict[str, Tensor] = {}
     tied = set(source.aliases.values())
     watch = Watch([*source.experts], pretrained=source.pretrained is not None)
     predicate = source.matrices(matrices)
-    for key in _passed(source, method.name if shown else ""):
+    for key in passed(source, method.name if shown else ""):
         if key in source.aliases:
             merged = done[source.aliases[key]]
         elif key in source.selection.merged:
             group = source.load(key)
-            arguments = {**options, **further.get(key, {})}
+            arguments = {**at.get(key, {}), **further.get(key, {})}
             merged = _merge_one(method, source, key, group, arguments, device, predicate)
             if merged.is_floating_point() and not quiet:
                 tensors = group[0] if group[1] is None else [*group[0], group[1]]
@@ -285,6 +318,9 @@ def merge_tensors(
                 del tensors
                 predicate.note(key, merged)
             del group  # so that it is freed before the next load
+        elif key in source.selection.owners:
+            average = get_method("average")
+            merged = _merge_one(average, source, key, source.load(key), {}, device, predicate)
         else:
             merged = _copied(source, key)
         if key in tied:
@@ -326,73 +362,22 @@ def _merge_one(
     target = reference.device if device is None else torch.device(device)
     chosen = method
     if is_statistic(key):
-        chosen, weights = get_method("average"), arguments.get("weights")
-        arguments = {} if weights is None else {"weights": weights}
-        if weights is not None and len(weights) == len(experts):
-            finite = all(map(is_finite_number, weights))  # `average` refuses others
-            arguments["weights"] = proportions(weights) if finite else weights
+        chosen, weights, scale = get_method("average"), *map(arguments.get, ("weights", "scale"))
+        if weights is None and isinstance(scale, list) and max(scale) > 0:
+            weights = scale
+        if weights is not None:
+            weights = proportions(per_expert("weights", weights, len(experts)))
+        arguments = {"weights": weights}
     applies = chosen.elsewhere is None or matrices(key, reference)
     apply = partial(apply_rule, chosen, applies, experts, pretrained, arguments, target)
     dtype = source.written(reference)
     with contextlib.suppress(NotFinite):
         return apply(dtype)
-    for number in range(len(source.models)):
-        source.read(key, number)
+    owners = source.selection.owners.get(key)
+    for number, name in enumerate([*source.experts, "pretrained"][: len(source.models)]):
+        if owners is None or name in owners:
+            source.read(key, number)
     fault = "is not"
     with contextlib.suppress(NotFinite):
         fault = too_large(apply(torch.float64), dtype)
     raise ValueError(f"merging {key!r} overflowed: its inputs are finite, the result {fault}")
-
-
-def is_weight(key: str, tensor: Tensor) -> bool:
-    """Whether a tensor is floating, so that it is merged; ValueError for unsupported dtypes."""
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return False
-    if tensor.dtype not in FLOATS:
-        raise ValueError(
-            f"{key!r} has dtype {tensor.dtype}, expected float16, bfloat16, float32 or float64: "
-            "dequantise or cast the models first"
-        )
-    return True
-
-
-def weights_of(
-    source: Source,
-    device: torch.device | str | None = None,
-    *,
-    wide: bool = True,
-    label: str = "",
-) -> Iterator[tuple[str, Group]]:
-    """Yield every weight that is merged, tied ones once, in float32 or wider if ``wide``."""
-    for key in _passed(source, label):
-        if key not in source.selection.merged or key in source.aliases:
-            continue
-        experts, pretrained = source.load(key)
-        if is_weight(key, experts[0]):
-            target = experts[0].device if device is None else device
-            convert = wide or len(dtypes(experts, pretrained)) > 1
-            dtype = precision(experts, pretrained) if convert else None
-            moved = None if pretrained is None else pretrained.to(target, dtype)
-            yield key, ([expert.to(target, dtype) for expert in experts], moved)
-
-
-def first_pass(
-    source: Source, device: torch.device | str | None = None, label: str = ""
-) -> Iterator[tuple[str, Group]]:
-    """Yield the weights that a first pass reads, which casts them piece by piece."""
-    for key, group in weights_of(source, device, wide=False, label=label):
-        if group[0][0].numel() and not is_statistic(key):
-            yield key, group
-
-
-def _passed(source: Source, label: str) -> Iterator[str]:
-    """Yield the keys of a source, with a progress bar in bytes if there is a label."""
-    if not label:
-        yield from source
-        return
-    layout = layout_of(source.reference)
-    sizes = {key: layout[key].nbytes for key in source}
-    with progress(desc=label, total=sum(sizes.values()), unit="B", unit_scale=True) as bar:
-        for key, size in sizes.items():
-            yield key
-            bar.update(size)

@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from mergelib.messages.kinds import PerExpert
+from mergelib.settings import per_expert
+
 Parameters = Iterable[tuple[Sequence[Tensor], Tensor | None]]
 
 CHUNK = 2**18  # entries at a time, which fit a cache
@@ -32,7 +35,9 @@ def count_to_keep(density: float, entries: int) -> int:
 
 
 @torch.no_grad()
-def magnitude_thresholds(tensors: Callable[[], Parameters], density: float) -> list[float]:
+def magnitude_thresholds(
+    tensors: Callable[[], Parameters], density: PerExpert[float]
+) -> list[float]:
     """Return the k-th largest |θ_t − θ_0| of each expert over all tensors.
 
     Trimming to |θ_t − θ_0| ≥ threshold keeps k entries, or more if some equal it. Differences use
@@ -41,16 +46,17 @@ def magnitude_thresholds(tensors: Callable[[], Parameters], density: float) -> l
     Args:
         tensors: returns an iterator over (T experts' tensors, pretrained tensor) at every call;
             with None for pretrained the experts' tensors are task vectors.
-        density: k = ceil(density · n), in (0, 1].
+        density: k = ceil(density · n), in (0, 1]; a number, or one per expert.
 
     Raises:
         ValueError: density is out of range, or there are no entries.
     """
-    count_to_keep(density, 1)  # refuse a density out of range even without entries
     return _search(tensors, density, torch.float32) or _search(tensors, density, torch.float64)
 
 
-def _search(tensors: Callable[[], Parameters], density: float, dtype: torch.dtype) -> list[float]:
+def _search(
+    tensors: Callable[[], Parameters], density: PerExpert[float], dtype: torch.dtype
+) -> list[float]:
     """Return the thresholds, or nothing if a tensor is wider than ``dtype``."""
     ranks: dict[int, int] = {}  # of the answers, among the numbers that agree with them so far
     found: dict[int, int] = {}  # the answers' highest bits
@@ -65,8 +71,9 @@ def _search(tensors: Callable[[], Parameters], density: float, dtype: torch.dtyp
             counts[t] = digits.to(counts[t].device) + counts[t] if t in counts else digits
         if not counts:
             raise ValueError("no entries to select the largest from")
-        for t, count in counts.items():
-            rank = ranks.get(t) or count_to_keep(density, int(count.sum()))
+        densities = per_expert("density", density, len(counts))
+        for (t, count), own in zip(counts.items(), densities, strict=True):
+            rank = ranks.get(t) or count_to_keep(own, int(count.sum()))
             reached = count.flip(0).cumsum(0)  # how many entries have this digit or a larger one
             place = int((reached < rank).sum())
             ranks[t] = rank - int(reached[place - 1] if place else 0)

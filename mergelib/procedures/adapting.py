@@ -97,6 +97,8 @@ def adapt(
     assert kind is not None
     settings = kind(**hyperparameters)
     parts = Parts(include, exclude, missing)
+    if missing == "experts":
+        raise ValueError("missing='experts' is for merges of weights alone: pass heads= to adapt")
     if model is None and isinstance(pretrained, nn.Module):
         model = pretrained
     models = named(experts)

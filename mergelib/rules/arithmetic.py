@@ -10,43 +10,56 @@ from torch import Tensor
 
 from mergelib.merging import Group
 from mergelib.merging.applying import CHUNK
-from mergelib.messages.kinds import is_finite_number
+from mergelib.messages.kinds import PerExpert, Positive
 from mergelib.registry import rule
+from mergelib.settings import normalised, per_expert
 
 
 @rule(paper="wortsman2022model", elementwise=True, linear=True)
-def average(experts: Sequence[Tensor], *, weights: Sequence[float] | None = None) -> Tensor:
+def average(
+    experts: Sequence[Tensor],
+    *,
+    weights: PerExpert[float] | None = None,
+    normalise: bool = False,
+) -> Tensor:
     """Weight averaging: Σ_t w_t θ_t, uniform by default.
 
     Hyperparameters:
-        weights: T finite numbers, used as they are. `merge` averages running statistics by the
+        weights: w_t, one per expert, used as they are. `merge` averages running statistics by the
             positive ones, scaled to sum 1.
+        normalise: divide the weights by their sum.
     """
-    if weights is None:
-        weights = [1 / len(experts)] * len(experts)
-    if len(weights) != len(experts):
-        raise ValueError(
-            f"weights has {len(weights)} entries, expected {len(experts)}, one per expert"
-        )
-    if not all(map(is_finite_number, weights)):
-        raise ValueError(f"weights is {list(weights)}, expected finite numbers")
-    total = experts[0] * weights[0]
-    for expert, weight in zip(experts[1:], weights[1:], strict=True):
+    equal = 1 / len(experts) if weights is None else weights
+    factors = per_expert("weights", equal, len(experts))
+    if normalise:
+        factors = normalised("weights", factors)
+    total = experts[0] * factors[0]
+    for expert, weight in zip(experts[1:], factors[1:], strict=True):
         total.add_(expert, alpha=weight)
     return total
 
 
 @rule(paper="ilharco2023editing", elementwise=True, linear=True, affine_in="scale")
-def task_arithmetic(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 0.3) -> Tensor:
-    """Task arithmetic: θ_0 + scale · Σ_t (θ_t − θ_0).
+def task_arithmetic(
+    experts: Sequence[Tensor],
+    pretrained: Tensor,
+    *,
+    scale: PerExpert[float] = 0.3,
+    normalise: bool = False,
+) -> Tensor:
+    """Task arithmetic: θ_0 + Σ_t scale_t · (θ_t − θ_0).
 
     Hyperparameters:
-        scale: λ. 0.3 suits about 8 tasks, 1/T is the average, and a negative scale with one expert
-            removes its task.
+        scale: λ, or λ_t of every expert. 0.3 suits about 8 tasks, 1/T is the average, and a
+            negative scale with one expert removes its task.
+        normalise: divide the λ_t by their sum.
     """
-    merged = pretrained * (1 - scale * len(experts))
-    for expert in experts:
-        merged.add_(expert, alpha=scale)
+    factors = per_expert("scale", scale, len(experts))
+    if normalise:
+        factors = normalised("scale", factors)
+    merged = pretrained * (1 - math.fsum(factors))
+    for expert, factor in zip(experts, factors, strict=True):
+        merged.add_(expert, alpha=factor)
     return merged
 
 
@@ -55,7 +68,7 @@ def fednova(
     experts: Sequence[Tensor],
     pretrained: Tensor,
     *,
-    steps: Sequence[float] | None = None,
+    steps: Sequence[Positive] | None = None,
     scale: float = 1.0,
 ) -> Tensor:
     """Normalised averaging: θ_0 + scale · τ/T · Σ_t (θ_t − θ_0) / τ_t, with τ the mean of the τ_t.
@@ -68,13 +81,7 @@ def fednova(
             the default, give the average at scale 1.
         scale: factor of the merged task vector.
     """
-    lengths = [1.0] * len(experts) if steps is None else list(steps)
-    if len(lengths) != len(experts):
-        raise ValueError(
-            f"steps has {len(lengths)} entries, expected {len(experts)}, one per expert"
-        )
-    if not all(is_finite_number(step) and step > 0 for step in lengths):
-        raise ValueError(f"steps is {lengths}, expected positive finite numbers")
+    lengths = per_expert("steps", 1.0 if steps is None else steps, len(experts))
     factors = [scale * math.fsum(lengths) / len(lengths) ** 2 / step for step in lengths]
     merged = pretrained * (1 - math.fsum(factors))
     for expert, factor in zip(experts, factors, strict=True):
@@ -130,7 +137,7 @@ def slerp(experts: Sequence[Tensor], *, t: float = 0.5) -> Tensor:
 
 
 def _shares(
-    tensors: Callable[[], Iterable[tuple[str, Group]]], **_: Any
+    tensors: Callable[[], Iterable[tuple[str, Group]]], _: Mapping[str, dict[str, Any]]
 ) -> Mapping[str, dict[str, Any]]:
     """First pass of Model Stock: the interpolation ratio of every tensor."""
     return {

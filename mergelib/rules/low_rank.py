@@ -11,10 +11,11 @@ from typing import Literal
 
 from torch import Tensor
 
-from mergelib.messages.kinds import Share
+from mergelib.messages.kinds import PerExpert, Share
 from mergelib.numerics.linalg import truncated_svd
 from mergelib.registry import rule
 from mergelib.rules.arithmetic import average, task_arithmetic
+from mergelib.settings import per_expert
 
 
 def rank_of(shape: Sequence[int], rank_ratio: float, rounding: Literal["ceil", "floor"]) -> int:
@@ -71,21 +72,24 @@ def low_rank_task_arithmetic(
     experts: Sequence[Tensor],
     pretrained: Tensor,
     *,
-    rank_ratio: Share = 0.08,
-    scale: float = 0.3,
+    rank_ratio: PerExpert[Share] = 0.08,
+    scale: PerExpert[float] = 0.3,
     rounding: Literal["ceil", "floor"] = "ceil",
     exact: bool = False,
 ) -> Tensor:
-    """CART's uncentred control: θ_0 + scale · Σ_t SVD_k(θ_t − θ_0); elsewhere task arithmetic.
+    """CART's uncentred control: θ_0 + Σ_t scale_t · SVD_k(θ_t − θ_0); elsewhere task arithmetic.
 
     Hyperparameters:
-        rank_ratio: k = ceil(rank_ratio · min(m, n)), in 0..1; full rank is task arithmetic.
-        scale: λ.
+        rank_ratio: k = ceil(rank_ratio · min(m, n)), in 0..1, or one per expert; full rank is task
+            arithmetic.
+        scale: λ, or λ_t of every expert.
         rounding: as in `cart`.
         exact: as in `cart`.
     """
-    rank = rank_of(pretrained.shape, rank_ratio, rounding)
+    ratios = per_expert("rank_ratio", rank_ratio, len(experts))
+    factors = per_expert("scale", scale, len(experts))
     merged = pretrained.clone()
-    for t in range(len(experts)):  # as in `cart`
-        _add_low_rank(merged, experts[t] - pretrained, rank, scale, exact)
+    for t, (ratio, factor) in enumerate(zip(ratios, factors, strict=True)):  # as in `cart`
+        rank = rank_of(pretrained.shape, ratio, rounding)
+        _add_low_rank(merged, experts[t] - pretrained, rank, factor, exact)
     return merged

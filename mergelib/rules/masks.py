@@ -7,34 +7,38 @@ import torch
 from torch import Tensor
 
 from mergelib.merging import Group
-from mergelib.messages.kinds import BelowOne, NotNegative
+from mergelib.messages.kinds import BelowOne, Density, NotNegative, PerExpert
 from mergelib.numerics.selection import count_to_keep, magnitude_thresholds
 from mergelib.registry import rule
 from mergelib.rules.sparse import elect_and_reduce
+from mergelib.settings import per_expert
 
 Bounds = Sequence[tuple[float, float]]  # of every expert: the magnitudes that stay, both included
 
 
-def magnitude_bounds(group: Group, density: float, gamma: float) -> Bounds:
+def magnitude_bounds(group: Group, density: PerExpert[float], gamma: PerExpert[float]) -> Bounds:
     """Return the magnitudes between which each expert's entries are kept, ends included.
 
     They bound the ceil(density · n) entries after the floor(gamma · n) largest. Entries that tie
     with an end are kept, so no task vector becomes empty.
     """
-    entries = group[0][0].numel()
-    dropped = int(gamma * entries)
-    last = min(dropped + count_to_keep(density, entries), entries)
-    low = magnitude_thresholds(lambda: [group], last / entries)
-    high = magnitude_thresholds(lambda: [group], (dropped + 1) / entries)
+    count, entries = len(group[0]), group[0][0].numel()
+    kept = [count_to_keep(share, entries) for share in per_expert("density", density, count)]
+    dropped = [int(share * entries) for share in per_expert("gamma", gamma, count)]
+    last = [min(sum(pair), entries) for pair in zip(dropped, kept, strict=True)]
+    low = magnitude_thresholds(lambda: [group], [n / entries for n in last])
+    high = magnitude_thresholds(lambda: [group], [(n + 1) / entries for n in dropped])
     return list(zip(low, high, strict=True))
 
 
 def _bounds(
-    tensors: Callable[[], Iterable[tuple[str, Group]]], *, density: float, gamma: float, **_: Any
+    tensors: Callable[[], Iterable[tuple[str, Group]]], at: Mapping[str, dict[str, Any]]
 ) -> Mapping[str, dict[str, Any]]:
     """First pass of Breadcrumbs: the bounds of every tensor."""
-    count_to_keep(density, 1)  # refuse a fraction out of range even without tensors
-    return {key: {"bounds": magnitude_bounds(group, density, gamma)} for key, group in tensors()}
+    return {
+        key: {"bounds": magnitude_bounds(group, at[key]["density"], at[key]["gamma"])}
+        for key, group in tensors()
+    }
 
 
 @rule(
@@ -48,12 +52,14 @@ def breadcrumbs(
     experts: Sequence[Tensor],
     pretrained: Tensor,
     *,
-    density: float = 0.9,
-    gamma: BelowOne = 0.01,
-    scale: float = 0.3,
+    density: PerExpert[Density] = 0.9,
+    gamma: PerExpert[BelowOne] = 0.01,
+    scale: PerExpert[float] = 0.3,
     bounds: Bounds | None = None,
 ) -> Tensor:
     """Model Breadcrumbs: θ_0 + scale · Σ_t of task vectors without outliers and small entries.
+
+    The first three hyperparameters may have one value per expert.
 
     Hyperparameters:
         density: fraction of a tensor's entries to keep, in (0, 1].
@@ -64,10 +70,11 @@ def breadcrumbs(
     if bounds is None:
         bounds = magnitude_bounds((list(experts), pretrained), density, gamma)
     merged = pretrained.clone()
-    for expert, (low, high) in zip(experts, bounds, strict=True):
+    factors = per_expert("scale", scale, len(experts))
+    for expert, (low, high), factor in zip(experts, bounds, factors, strict=True):
         task_vector = expert - pretrained
         size = task_vector.abs()
-        merged.add_(task_vector.mul_((size >= low) & (size <= high)), alpha=scale)
+        merged.add_(task_vector.mul_((size >= low) & (size <= high)), alpha=factor)
     return merged
 
 
@@ -85,22 +92,24 @@ def consensus(
     experts: Sequence[Tensor],
     pretrained: Tensor,
     *,
-    mask_scale: NotNegative = 0.4,
+    mask_scale: PerExpert[NotNegative] = 0.4,
     min_tasks: int = 2,
     scale: float = 0.3,
 ) -> Tensor:
     """Consensus task arithmetic: θ_0 + scale · Σ τ on coordinates that enough tasks `uses`.
 
     Hyperparameters:
-        mask_scale: factor of the other tasks' sum that an entry must exceed, at least 0.
+        mask_scale: factor of the other tasks' sum that an entry must exceed, at least 0, or one
+            per expert.
         min_tasks: coordinates used by fewer tasks are reset to θ_0; 0 gives task arithmetic.
         scale: λ.
     """
     task_vectors = [expert - pretrained for expert in experts]
     total = torch.stack(task_vectors).sum(0)
     users = torch.zeros_like(total)
-    for task_vector in task_vectors:
-        users += uses(task_vector, total, mask_scale)
+    factors = per_expert("mask_scale", mask_scale, len(experts))
+    for task_vector, factor in zip(task_vectors, factors, strict=True):
+        users += uses(task_vector, total, factor)
     return pretrained + scale * total * (users >= min_tasks)
 
 
@@ -125,8 +134,9 @@ def della(
     experts: Sequence[Tensor],
     pretrained: Tensor,
     *,
-    drop_rate: float = 0.7,
-    epsilon: float = 0.2,
+    drop_rate: PerExpert[float] = 0.7,
+    epsilon: PerExpert[float] = 0.2,
+    weights: PerExpert[float] | None = None,
     scale: float = 1.0,
     reduce: Literal["mean", "sum"] = "mean",
     seed: int = 0,
@@ -134,16 +144,18 @@ def della(
     """DELLA: prune by magnitude and chance, elect signs, and merge agreeing entries.
 
     Hyperparameters:
-        drop_rate: mean drop probability p.
-        epsilon: spread of the probabilities; p ± ε/2 must lie in [0, 1).
+        drop_rate: mean drop probability p, or one per expert.
+        epsilon: spread of the probabilities, or one per expert; p ± ε/2 must lie in [0, 1).
+        weights: w_t, as in `ties`.
         scale: λ on the merged task vector, which is added to θ_0.
         reduce: ``"mean"`` or ``"sum"`` of agreeing entries; see `elect_and_reduce`.
         seed: seed of the draws; `merge` derives one per part of a tensor.
     """
-    if epsilon < 0 or drop_rate - epsilon / 2 < 0 or drop_rate + epsilon / 2 >= 1:
-        raise ValueError(
-            f"drop_rate ± epsilon/2 is {drop_rate} ± {epsilon / 2}, expected within [0, 1)"
-        )
-    generator = torch.Generator().manual_seed(seed)
-    pruned = [prune_by_rank(e - pretrained, drop_rate, epsilon, generator) for e in experts]
-    return pretrained + scale * elect_and_reduce(torch.stack(pruned), reduce)
+    rates = per_expert("drop_rate", drop_rate, len(experts))
+    spreads = per_expert("epsilon", epsilon, len(experts))
+    generator, pruned = torch.Generator().manual_seed(seed), []
+    for expert, p, spread in zip(experts, rates, spreads, strict=True):
+        if spread < 0 or p - spread / 2 < 0 or p + spread / 2 >= 1:
+            raise ValueError(f"drop_rate ± epsilon/2 is {p} ± {spread / 2}, expected within [0, 1)")
+        pruned.append(prune_by_rank(expert - pretrained, p, spread, generator))
+    return pretrained + scale * elect_and_reduce(torch.stack(pruned), reduce, weights)

@@ -5,16 +5,18 @@ per coordinate, and averages the entries that agree. DARE drops random entries a
 rest.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from mergelib.merging import Group
-from mergelib.messages.kinds import BelowOne
-from mergelib.numerics.selection import count_to_keep, magnitude_thresholds
+from mergelib.messages.kinds import BelowOne, Density, PerExpert
+from mergelib.numerics.selection import magnitude_thresholds
 from mergelib.registry import rule
+from mergelib.settings import per_expert
 
 Reduce = Literal["mean", "sum"]
 
@@ -42,44 +44,49 @@ def drop_and_rescale(task_vector: Tensor, drop_rate: float, generator: torch.Gen
     return (task_vector * mask.to(task_vector.device)).div_(1 - drop_rate)
 
 
-def elect_and_reduce(task_vectors: Tensor, reduce: Reduce) -> Tensor:
-    """Elect the sign of the sum per coordinate, then average (or sum) the entries that agree.
+def elect_and_reduce(
+    task_vectors: Tensor, reduce: Reduce, weights: PerExpert[float] | None = None
+) -> Tensor:
+    """Elect the sign of Σ w_t τ_t per coordinate, then average (or sum) the entries that agree.
 
-    Task vectors have shape ``(T, …)``. Zero entries do not count in the ``"mean"``; a coordinate
-    whose sum is exactly zero stays zero.
+    Task vectors have shape ``(T, …)``. The ``"mean"`` divides by the sum of |w_t| over the entries
+    that agree and are not zero. A coordinate whose sum is exactly zero stays zero.
     """
+    if weights is not None:
+        factors = task_vectors.new_tensor(per_expert("weights", weights, len(task_vectors)))
+        factors = factors.view(-1, *[1] * (task_vectors.dim() - 1))
+        task_vectors = task_vectors * factors
     sign = task_vectors.sum(0).sign_()
     agreeing = (task_vectors * sign).relu_()  # magnitudes of the entries that agree, else 0
     total = agreeing.sum(0).mul_(sign)
     if reduce == "mean":
-        total.div_(agreeing.sign_().sum(0).clamp_(min=1))
+        counted = agreeing.sign_() if weights is None else agreeing.sign_().mul_(factors.abs())
+        total.div_(counted.sum(0).clamp_(min=torch.finfo(total.dtype).tiny))  # 0 stays 0
     return total
 
 
 def _thresholds(
-    tensors: Callable[[], Iterable[tuple[str, Group]]],
-    *,
-    density: float,
-    trim: Literal["model", "tensor"],
-    **_: Any,
+    tensors: Callable[[], Iterable[tuple[str, Group]]], at: Mapping[str, dict[str, Any]]
 ) -> Mapping[str, dict[str, Any]]:
     """First pass of TIES: the magnitude that each expert's entries must reach, per key."""
-    count_to_keep(density, 1)  # refuse a density out of range even without tensors
-    if trim == "model":
-        keys: dict[str, None] = {}
-
-        def groups() -> Iterator[Group]:
-            for key, group in tensors():
-                keys[key] = None
-                yield group
-
-        shared = magnitude_thresholds(groups, density)
-        return {key: {"thresholds": shared} for key in keys}
-
-    def alone(group: Group) -> list[float]:
-        return magnitude_thresholds(lambda: [group], density)
-
-    return {key: {"thresholds": alone(group)} for key, group in tensors()}
+    whole = {key: own["density"] for key, own in at.items() if own["trim"] == "model"}
+    thresholds: dict[str, list[float]] = {}
+    if whole:
+        first, density = next(iter(whole.items()))
+        other = next((key for key in whole if whole[key] != density), None)
+        if other is not None:
+            raise ValueError(
+                f"density is {density} for {first!r} and {whole[other]} for {other!r}, but the "
+                "whole model is trimmed to one density: set trim to 'tensor'"
+            )
+        groups = partial(filter, lambda named: named[0] in whole)
+        shared = magnitude_thresholds(lambda: (g for _, g in groups(tensors())), density)
+        thresholds = dict.fromkeys(whole, shared)
+    if len(whole) < len(at):
+        for key, group in tensors():
+            if key not in whole:
+                thresholds[key] = magnitude_thresholds(partial(iter, [group]), at[key]["density"])
+    return {key: {"thresholds": own} for key, own in thresholds.items()}
 
 
 @rule(
@@ -93,7 +100,8 @@ def ties(
     experts: Sequence[Tensor],
     pretrained: Tensor,
     *,
-    density: float = 0.2,
+    density: PerExpert[Density] = 0.2,
+    weights: PerExpert[float] | None = None,
     scale: float = 1.0,
     reduce: Reduce = "mean",
     trim: Literal["model", "tensor"] = "model",
@@ -102,8 +110,10 @@ def ties(
     """TIES: trim, elect signs, merge agreeing entries: θ_0 + scale · TIES(τ_1 … τ_T).
 
     Hyperparameters:
-        density: fraction of each task vector's entries that trimming keeps, in (0, 1]: the
-            ceil(density · n) largest magnitudes and ties with the smallest of them.
+        density: fraction of each task vector's entries that trimming keeps, in (0, 1], or one per
+            expert: the ceil(density · n) largest magnitudes and ties with the smallest of them.
+        weights: w_t, factors of the trimmed task vectors, 1 by default. The ``"mean"`` of agreeing
+            entries is weighted by |w_t|.
         scale: λ on the merged task vector; about 1 for ``"mean"``, 0.3 for ``"sum"``.
         reduce: ``"mean"`` over agreeing entries (the paper), or ``"sum"`` (AdaMerging's variant).
         trim: the largest of the whole ``"model"`` (the paper), or of each ``"tensor"``.
@@ -111,7 +121,8 @@ def ties(
     """
     if thresholds is None:
         thresholds = magnitude_thresholds(lambda: [(experts, pretrained)], density)
-    return pretrained + scale * elect_and_reduce(trimmed(experts, pretrained, thresholds), reduce)
+    task_vectors = trimmed(experts, pretrained, thresholds)
+    return pretrained + scale * elect_and_reduce(task_vectors, reduce, weights)
 
 
 @rule(paper="yu2024language", elementwise=True, draws=True, affine_in="scale")
@@ -119,26 +130,36 @@ def dare(
     experts: Sequence[Tensor],
     pretrained: Tensor,
     *,
-    drop_rate: BelowOne = 0.9,
+    drop_rate: PerExpert[BelowOne] = 0.9,
     combine: Literal["task_arithmetic", "ties"] = "task_arithmetic",
-    scale: float | None = None,
+    weights: PerExpert[float] | None = None,
+    scale: PerExpert[float] | None = None,
     seed: int = 0,
 ) -> Tensor:
     """DARE: drop random entries of the task vectors, rescale the rest, then combine them.
 
     Hyperparameters:
-        drop_rate: p in [0, 1); other entries are divided by 1 − p, so expectations stay.
+        drop_rate: p in [0, 1), or one per expert; other entries are divided by 1 − p, so
+            expectations stay.
         combine: ``"task_arithmetic"`` adds the sparse vectors up; ``"ties"`` elects signs and
             averages agreeing entries, without trimming.
-        scale: λ; by default 0.3 for ``"task_arithmetic"`` and 1.0 for ``"ties"``.
+        weights: w_t for ``"ties"``, as in `ties`.
+        scale: λ, for ``"task_arithmetic"`` also one per expert; by default 0.3 for it and 1.0 for
+            ``"ties"``.
         seed: seed of the draws; `merge` derives one per part of a tensor.
     """
     generator = torch.Generator().manual_seed(seed)
-    thinned = (drop_and_rescale(expert - pretrained, drop_rate, generator) for expert in experts)
+    rates = zip(experts, per_expert("drop_rate", drop_rate, len(experts)), strict=True)
+    thinned = (drop_and_rescale(expert - pretrained, p, generator) for expert, p in rates)
     if combine == "ties":
-        merged = elect_and_reduce(torch.stack(list(thinned)), "mean")
+        if isinstance(scale, Sequence):
+            raise ValueError(f"scale is {scale}, expected one number with 'ties': set weights")
+        merged = elect_and_reduce(torch.stack(list(thinned)), "mean", weights)
         return pretrained + (1.0 if scale is None else scale) * merged
+    if weights is not None:
+        raise ValueError(f"weights is {weights}, which only 'ties' has: set scale per expert")
     total = pretrained.clone()
-    for task_vector in thinned:
-        total.add_(task_vector, alpha=0.3 if scale is None else scale)
+    factors = per_expert("scale", 0.3 if scale is None else scale, len(experts))
+    for task_vector, factor in zip(thinned, factors, strict=True):
+        total.add_(task_vector, alpha=factor)
     return total

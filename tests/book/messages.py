@@ -392,6 +392,14 @@ case("value")(lambda: merge(method="ties", density=20))
 case("needs-pretrained")(lambda: merge(method="tsv", pretrained=None))
 case("slerp")(lambda: ml.merge("slerp", [tuned(1), tuned(2), tuned(3)]))
 case("weights")(lambda: merge(weights=[0.2, 0.3, 0.5]))
+case("same-for-all")(lambda: merge(method="ties", scale=[0.3, 0.5]))
+case("no-pattern")(lambda: merge(method="task_arithmetic", scale={"*dense*": 0.2}))
+case("pattern-unmatched")(lambda: merge(method="task_arithmetic", scale={"*mlp*": 0.2, "*": 1}))
+case("pattern-unused")(lambda: merge(method="task_arithmetic", scale={"*": 1, "*dense*": 0.2}))
+case("trim")(lambda: merge(method="ties", density={"*dense*": 0.3, "*": 0.5}))
+case("missing-experts")(
+    lambda: merge(more(classifier__weight=torch.ones(5, 32)), missing="experts")
+)
 case("no-experts")(lambda: ml.merge("average", []))
 case("single-expert")(lambda: ml.merge("average", tuned(1)))  # type: ignore[arg-type]
 case("dtype")(lambda: merge(dtype="int8"))
@@ -402,6 +410,9 @@ case("shard-size")(
 )
 case("device")(lambda: merge(device="cuda:99"))
 case("setting")(lambda: shell("merge", "ties", "a", "b", "-o", "c", "--set", "density"))
+case("setting-json")(
+    lambda: shell("merge", "ties", "a", "b", "-o", "c", "--set", "scale={'*': 0.3}")
+)
 case("setting-option")(lambda: shell("merge", "ties", "a", "-o", "c", "--set", "pretrained=base"))
 
 

@@ -44,7 +44,7 @@ def test_methods_lists_all(run: Run) -> None:
         name = method.name
         assert f"{name}  needs " in printed
         assert method.summary in printed
-    assert "density=0.2, scale=1.0, reduce='mean', trim='model'" in printed
+    assert "density=0.2, weights=None, scale=1.0, reduce='mean', trim='model'" in printed
 
 
 def test_merge_is_the_librarys(run: Run, models: tuple[Path, list[Path]], tmp_path: Path) -> None:
@@ -182,11 +182,13 @@ def test_merges_that_are_refused(run: Run, models: tuple[Path, list[Path]], tmp_
     assert refused("tias", a, b) == "unknown method 'tias'; did you mean 'ties'?"
     assert refused("ties", a, b) == "ties needs the pretrained model: pass --pretrained"
     assert refused("ties", a, b, "-p", base, "-s", "densty=0.1").startswith(
-        "ties has no hyperparameter 'densty'; it has: density, scale"
+        "ties has no hyperparameter 'densty'; it has: density, weights"
     )
     assert refused("ties", a, b, "-p", base, "-s", "density=2").startswith("density is 2, expected")
     assert refused("ties", a, b, "-p", base, "-s", "scale=big").startswith("scale is 'big', expect")
-    assert refused("average", a, b, "-s", "weights=0.2,x").startswith("weights is [0.2, 'x']")
+    assert refused("average", a, b, "-s", "weights=0.2,x").startswith("weights[1] is 'x', expect")
+    broken = refused("ties", a, b, "-p", base, "-s", "scale={'*bias': 1, '*': 2}")
+    assert broken.startswith("--set scale is not JSON (Expecting property name enclosed in double")
     assert refused("average", a, b, "-s", "weights") == "--set expects name=value, got 'weights'"
     assert refused("average", a, b, "-s", "=1") == "--set expects name=value, got '=1'"
     assert refused("slerp", a, b, c) == "slerp merges exactly 2 experts, got 3"

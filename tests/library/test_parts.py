@@ -127,7 +127,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"exclude": "*"}, ValueError, "nothing to merge: exclude takes every key"),
     ({"include": "head", "missing": "base"}, ValueError, "nothing to merge: no selected key has"),
     ({"include": "head"}, ValueError, "three['head'] has shape (3, 3), expected (2, 3)"),
-    ({"missing": "ignore"}, ValueError, "missing is 'ignore', expected 'error', 'base' or 'skip'"),
+    ({"missing": "ignore"}, ValueError, "missing is 'ignore', expected one of 'error', 'base',"),
     ({"include": 3}, TypeError, "include is 3, expected a pattern or a list of patterns"),
     ({"exclude": ["head", None]}, TypeError, "exclude is ['head', None], expected a pattern"),
 ]

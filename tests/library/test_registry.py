@@ -19,9 +19,9 @@ def test_methods_lists_names_defaults_and_papers() -> None:
     table = ml.methods().query("family == 'rule'")
     assert list(table.index) == NAMES
     assert set(NAMES) >= {"average", "task_arithmetic", "ties", "dare", "slerp", "cart"}
-    assert table.loc["task_arithmetic", "hyperparameters"] == "scale=0.3"
+    assert table.loc["task_arithmetic", "hyperparameters"] == "scale=0.3, normalise=False"
     ties = table.loc["ties", "hyperparameters"]
-    assert ties == "density=0.2, scale=1.0, reduce='mean', trim='model'"
+    assert ties == "density=0.2, weights=None, scale=1.0, reduce='mean', trim='model'"
     assert table.loc["ties", "needs"] == "experts, pretrained"
     assert table.loc["cart", "needs"] == "experts"
     assert (table["paper"].str.fullmatch(r"[a-z]+\d{4}[a-z]+")).all()

@@ -1,6 +1,7 @@
 """Parts of models, through every door: modules, paths, files, and patterns of keys."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from mergelib.io import Checkpoint, Model, load_state_dict, save_state_dict
 from mergelib.merging import merge
+from mergelib.procedures import adapt
 from mergelib.registry import get_method, method_names
 from mergelib.streaming import merge_files
 from tests.library.streaming.cases import assert_same
@@ -143,7 +145,7 @@ def test_files_tell_which_parts_were_merged(tmp_path: Path, files: dict[str, Pat
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"include": "bort.*"}, "include pattern 'bort.*' matches no key"),
     ({"exclude": ["head.*", "bert.*", "steps"]}, "nothing to merge"),
-    ({"missing": "ignore"}, "missing is 'ignore', expected 'error', 'base' or 'skip'"),
+    ({"missing": "ignore"}, "missing is 'ignore', expected one of 'error', 'base',"),
     ({}, "has shape"),
 ]
 
@@ -198,3 +200,67 @@ def test_what_is_no_model(tmp_path: Path) -> None:
         merge("average", [tmp_path / "none.pt"])
     with pytest.raises(TypeError, match="'expert 1' is a int, expected a state dict"):
         merge("average", [module, 3])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_heads_are_averaged_over_the_experts_that_have_them(tmp_path: Path, name: str) -> None:
+    """The pretrained model has none, or another; the second expert lacks it."""
+    with_head, without = classifier(3, 4), body(TWO) | {"own": torch.tensor([1.0, 2.0])}
+    pairs = [[THREE, without], [without, with_head]]
+    if name != "slerp":
+        pairs.append([THREE, without, with_head])
+    for base in (body(BASE), BASE):
+        for experts in pairs:
+            merged = merge(name, experts, pretrained=base, missing="experts")
+            assert [*merged][: len(base)] == [*base]
+            assert {*merged} == {*THREE, "own"}
+            assert_same(body(merged), merge(name, [*map(body, experts)], pretrained=body(BASE)))
+            heads = [expert for expert in experts if "head.bias" in expert]
+            for key in ("head.weight", "head.bias"):
+                mean = torch.stack([head[key] for head in heads]).mean(0)
+                torch.testing.assert_close(merged[key], mean)
+            assert torch.equal(merged["own"], without["own"])
+            assert torch.equal(merged["steps"], heads[0]["steps"]), "a counter: the first one's"
+            states = {"base": base, **{str(i): state for i, state in enumerate(experts)}}
+            for file, state in states.items():
+                save_state_dict(state, tmp_path / f"{file}.safetensors")
+            first, *others = (tmp_path / f"{file}.safetensors" for file in states)
+            out, options = tmp_path / "out.safetensors", {"missing": "experts", "overwrite": True}
+            merge_files(name, others, out, pretrained=first, **options)  # type: ignore[arg-type]
+            assert_same(load_file(out), merged)
+
+
+def test_heads_of_experts_without_a_pretrained_model() -> None:
+    one, other = THREE, classifier(3, 3)
+    merged = merge("average", [body(TWO), one, other], missing="experts")
+    torch.testing.assert_close(merged["head.bias"], (one["head.bias"] + other["head.bias"]) / 2)
+
+
+def test_heads_that_cannot_be_averaged() -> None:
+    message = r"has shape \(3, 6\), expected \(2, 6\) as in expert 0, so missing='experts' cannot"
+    with pytest.raises(ValueError, match=rf"^expert 1\['head.weight'\] {message} average"):
+        merge("average", [TWO, THREE], pretrained=body(BASE), missing="experts")
+    spoilt = {**THREE, "head.bias": torch.tensor([1.0, math.nan, 0.0])}
+    with pytest.raises(ValueError, match=r"^expert 1\['head.bias'\] holds NaN in 1 of 3 entries$"):
+        merge("average", [body(TWO), spoilt], missing="experts")
+    table = torch.ones(2, 3)
+    tied: State = {"table": table, "w": torch.ones(1), "lm_head": table}
+    longer = {"table": torch.ones(4, 3), "w": torch.ones(1)}
+    with pytest.raises(ValueError, match=r"^'table' is a name of a tied tensor, which not all m"):
+        merge("average", [longer], pretrained=tied, missing="experts")
+
+
+def test_procedures_get_their_heads_by_name() -> None:
+    with pytest.raises(ValueError, match=r"^missing='experts' is for merges of weights alone"):
+        adapt("uniform_soup", [TWO, THREE], missing="experts")
+
+
+def test_heads_go_into_the_last_shard(tmp_path: Path, files: dict[str, Path]) -> None:
+    save_state_dict(body(BASE), files["base"])
+    base = merge_files("average", [files["base"]], tmp_path / "base", max_shard_size=40)
+    experts: list[Path] = [files["three"]]
+    out = merge_files("ties", experts, tmp_path / "out", pretrained=base, missing="experts")
+    assert_same(
+        load_state_dict(out), merge("ties", [THREE], pretrained=body(BASE), missing="experts")
+    )
+    assert len(list(out.glob("*.safetensors"))) == len(list(base.glob("*.safetensors"))) > 1

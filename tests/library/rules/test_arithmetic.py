@@ -98,14 +98,10 @@ def test_fednova_undoes_the_length_of_training_on_straight_ways() -> None:
     torch.testing.assert_close(fednova(experts, base, steps=taken), base + 13 * ways.mean(0))
 
 
-@pytest.mark.parametrize(
-    ("taken", "message"),
-    [([1, 2, 3], "3 entries"), ([1, 0], "positive"), ([1, math.inf], "finite")],
-)
-def test_fednova_refuses(taken: list[float], message: str) -> None:
+def test_fednova_refuses_another_number_of_steps() -> None:
     experts, (base,) = tensors([1, 2], [3, 6]), tensors([1, 1])
-    with pytest.raises(ValueError, match=message):
-        fednova(experts, base, steps=taken)
+    with pytest.raises(ValueError, match="steps has 3 entries, expected 2, one per expert"):
+        fednova(experts, base, steps=[1, 2, 3])
 
 
 def on_sphere(generator: np.random.Generator, size: int) -> np.ndarray:

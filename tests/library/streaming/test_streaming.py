@@ -108,7 +108,8 @@ def test_metadata_tells_what_was_merged(tmp_path: Path, files: list[Path]) -> No
         "left": "a.safetensors",
         "right": "b.safetensors",
     }
-    assert json.loads(metadata.pop("mergelib.hyperparameters")) == {"weights": [0.25, 0.75]}
+    options = json.loads(metadata.pop("mergelib.hyperparameters"))
+    assert options == {"weights": [0.25, 0.75], "normalise": False}
     assert metadata == {
         "format": "pt",
         "made": "by hand",
@@ -118,4 +119,5 @@ def test_metadata_tells_what_was_merged(tmp_path: Path, files: list[Path]) -> No
     merge_files("task_arithmetic", [files[1]], tmp_path / "again.safetensors", pretrained=output)
     with safe_open(tmp_path / "again.safetensors", "pt") as file:
         assert file.metadata()["mergelib.method"] == "task_arithmetic"
-        assert json.loads(file.metadata()["mergelib.hyperparameters"]) == {"scale": 0.3}
+        options = json.loads(file.metadata()["mergelib.hyperparameters"])
+        assert options == {"scale": 0.3, "normalise": False}

@@ -86,3 +86,18 @@ def test_tied_embeddings_of_a_language_model(tmp_path: Path) -> None:
     mixed = merge("ties", paths[1:], pretrained=models[0], missing="base")
     assert_same(mixed, state)
     assert mixed["lm_head.weight"] is mixed["transformer.wte.weight"]
+
+
+def test_heads_that_a_masked_language_model_lacks(tmp_path: Path, folders: list[Path]) -> None:
+    """The folder is that of a classifier, with the experts' configuration and mean head."""
+    one, two = folders[0], save_classifier(tmp_path / "other", 2, 5)
+    config = transformers.BertConfig.from_pretrained(one)
+    base = tmp_path / "masked"
+    transformers.BertForMaskedLM(config).save_pretrained(base)
+    out = merge_files("ties", [one, two], tmp_path / "out", pretrained=base, missing="experts")
+    model, report = transformers.AutoModelForSequenceClassification.from_pretrained(
+        out, output_loading_info=True
+    )
+    assert not report["missing_keys"]
+    heads = [load_state_dict(folder)["classifier.weight"] for folder in (one, two)]
+    torch.testing.assert_close(model.classifier.weight.data, (heads[0] + heads[1]) / 2)
