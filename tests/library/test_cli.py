@@ -76,7 +76,7 @@ def test_statistics_that_want_measuring_are_pointed_out(run: Run, tmp_path: Path
 
 
 def test_parts_of_models(run: Run, models: tuple[Path, list[Path]], tmp_path: Path) -> None:
-    base, (a, b, _) = models
+    base, (a, b, c) = models
     wider = {**load_state_dict(b), "fc.bias": torch.ones(9)}
     save_state_dict(wider, b)
     command = ["merge", "average", a, b, "-p", base, "--overwrite", "-o", tmp_path / "out"]
@@ -96,7 +96,11 @@ def test_parts_of_models(run: Run, models: tuple[Path, list[Path]], tmp_path: Pa
     assert "has shape (9,), expected (8,)" in refused
     assert refused.endswith("where only heads differ, leave them out with --exclude")
     assert fail(run, *command, "--include", "x*").startswith("include pattern 'x*' matches no key")
-    assert fail(run, *command, "--missing", "no").startswith("missing is 'no', expected 'error'")
+    assert fail(run, *command, "--missing", "no").startswith("missing is 'no', expected one")
+    save_state_dict({"fc.weight": load_state_dict(base)["fc.weight"]}, c)
+    command = ["merge", "ties", a, "-p", c, "--overwrite", "-o", tmp_path / "out"]
+    succeed(run, *command, "--missing", "experts")
+    assert torch.equal(load_state_dict(tmp_path / "out")["fc.bias"], load_state_dict(a)["fc.bias"])
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_notes_of_the_base_that_are_not_true_of_the_result(tmp_path: Path) -> No
 def test_the_first_pass_has_a_bar(
     models: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mergelib import merging
+    from mergelib.merging import reading
 
     bars: dict[str, Any] = {}
 
@@ -198,7 +198,7 @@ def test_the_first_pass_has_a_bar(
         bar = bars[str(options.get("desc"))] = tqdm(*arguments, **options)
         return bar
 
-    monkeypatch.setattr(merging, "progress", watched)
+    monkeypatch.setattr(reading, "progress", watched)
     ml.merge_files("ties", models[1:], tmp_path / "out", pretrained=models[0])
     assert bars["ties, first pass"].n == bars["ties, first pass"].total > 0
     classifier = make_bert(tmp_path / "bert")
