@@ -8,6 +8,7 @@ from mergelib.evaluation import Suite, Task, evaluate, evaluate_many, normalised
 from mergelib.io import Checkpoint, load_state_dict, save_state_dict
 from mergelib.merging import merge
 from mergelib.procedures import adapt
+from mergelib.recipes import run_recipe
 from mergelib.registry import methods, rule
 from mergelib.sail import grow, grow_files, learn_growth, shrink
 from mergelib.statedict import add, flatten, is_kernel, lerp, nbytes, scale, subtract, unflatten
@@ -41,6 +42,7 @@ __all__ = [
     "normalised_accuracy",
     "recalibrate_batchnorm",
     "rule",
+    "run_recipe",
     "save_state_dict",
     "scale",
     "search",

@@ -125,3 +125,21 @@ def merge_command(
     typer.echo(f"Wrote {written}")
     if any(map(is_statistic, Checkpoint(written))):
         typer.echo("It has merged BatchNorm statistics: measure them with ml.recalibrate_batchnorm")
+
+
+@app.command("run")
+def run_command(
+    recipe: Annotated[Path, typer.Argument(help="A YAML file, as mergekit has them.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where to write the merged model.")
+    ],
+    device: Device = "cpu",
+    overwrite: Annotated[bool, typer.Option(help="Replace an output that exists.")] = False,
+) -> None:
+    """Merge as a recipe says, in mergekit's words or with a method's own hyperparameters.
+
+    Example: mergelib run recipe.yml -o merged/
+    """
+    from mergelib.recipes import run_recipe
+
+    typer.echo(f"Wrote {run_recipe(recipe, output, device=device, overwrite=overwrite)}")

@@ -75,7 +75,7 @@ SHARED: list[tuple[str, dict[str, Any]]] = [  # one value for all experts
 @pytest.mark.parametrize(("method", "options"), VALUES + SHARED)
 def test_a_constant_is_the_number_to_the_bit(method: str, options: dict[str, Any]) -> None:
     (name, x), *others = options.items()
-    forms = [{"*": x}, {"*mlp*": x, "*": {"model.n*": x, "*": x}}]
+    forms: list[Any] = [{"*": x}, {"*mlp*": x, "*": {"model.n*": x, "*": x}}]
     if not isinstance(x, str):
         forms += [{"over_layers": [x, x, x], "*": x}]
     if (method, options) in VALUES:

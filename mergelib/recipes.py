@@ -1,0 +1,334 @@
+"""Recipes: merges described in YAML, in mergekit's words or in those of this library.
+
+A file has one merge per document. A document with a ``name`` is a model for those after it; the
+last one is the result.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mergelib.io import AnyPath
+from mergelib.io.models import open_model
+from mergelib.messages.brief import Brief, brief
+from mergelib.messages.extras import needs
+from mergelib.messages.kinds import is_list
+from mergelib.registry import method_names
+from mergelib.settings import LAYERS, depths
+from mergelib.statedict import StateDict, layout_of
+from mergelib.streaming import merge_files
+
+OPTIONS = ("include", "exclude", "missing", "max_shard_size")  # of `mergelib.merge_files`
+# What mergekit's files may say besides, without a meaning here.
+WITHOUT_EFFECT = ("int8_mask",)
+FIELDS = (
+    *("merge_method", "models", "slices", "base_model", "parameters", "dtype", "out_dtype"),
+    *("tokenizer_source", "name", *OPTIONS),
+)
+
+
+Fault = Callable[..., ValueError]  # of a text and a line, by default the merge's first
+
+
+STACKED = "slices that stack or leave out layers are not supported"
+
+
+class Lines(dict[str, Any]):
+    """A mapping of a YAML file that knows the line of each of its keys."""
+
+    lines: dict[str, int]
+
+
+class PerModel(list[Any]):
+    """A parameter that each model has for itself; a plain list is a gradient over layers."""
+
+
+@dataclass(frozen=True, repr=False)
+class Step(Brief):
+    """One merge of a recipe, in the words of `mergelib.merge_files`."""
+
+    method: str
+    experts: list[str]  # paths, or names of earlier steps
+    pretrained: str | None
+    options: dict[str, Any]
+    hyperparameters: dict[str, Any]
+    name: str
+    fault: Fault
+    native: bool  # whether the hyperparameters are in this library's words
+    layers: int | None = None  # that the models must have, where slices say so
+
+
+def run_recipe(
+    recipe: AnyPath,
+    output: AnyPath,
+    *,
+    device: torch.device | str | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Merge as a recipe says, and return the output's path.
+
+    Paths in the recipe are relative to its folder. Steps before the last are written beside the
+    output and removed again. An output folder receives the recipe as ``recipe.yml``.
+
+    Args:
+        recipe: a YAML file with the words of mergekit's configurations (``merge_method``,
+            ``models`` with ``parameters``, ``base_model``, ``dtype``, filters and gradients), or
+            with the name and the hyperparameters of a method of `mergelib.methods`.
+        output: as in `mergelib.merge_files`.
+        device: where to compute.
+        overwrite: replace an existing output.
+
+    Raises:
+        ValueError: for YAML that cannot be read or has other words, with file and line; for what
+            has no counterpart here, such as stacked layers; and the errors of
+            `mergelib.merge_files`.
+        FileNotFoundError: if the recipe or an input does not exist.
+        ModuleNotFoundError: without PyYAML.
+    """
+    source, target = Path(recipe), Path(output)
+    steps = [*read_recipe(source)]
+    done: dict[str, str] = {}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".recipe-") as scratch:
+        for number, step in enumerate(steps, 1):
+            paths = [done.get(name) or _path(name, source) for name in step.experts]
+            base = step.pretrained and (done.get(step.pretrained) or _path(step.pretrained, source))
+            last = number == len(steps)
+            written = merge_files(
+                step.method,
+                paths,
+                target if last else Path(scratch) / str(number),
+                pretrained=base,
+                device=device,
+                overwrite=overwrite,
+                **step.options,
+                **_spread(step, paths[0] if base is None else base),
+            )
+            done[step.name] = str(written)
+    if written.is_dir():
+        shutil.copyfile(source, written / "recipe.yml")
+    return written
+
+
+def _path(name: str, recipe: Path) -> str:
+    """Return a path of the recipe; both sides of ``BASE+ADAPTER`` are relative to its folder."""
+    parts = [name] if (recipe.parent / name).exists() else name.split("+")
+    return "+".join(str(recipe.parent / part) for part in parts)
+
+
+def read_recipe(path: Path) -> Iterator[Step]:
+    """Yield the steps of a recipe; ValueError names the line of what is wrong."""
+    with needs("recipes"):
+        import yaml
+
+    text = path.read_text(encoding="utf-8")
+    loader = yaml.SafeLoader(text)
+    try:
+        documents = []
+        while loader.check_node():
+            node = loader.get_node()
+            documents.append((_read(node, loader, path), node.start_mark.line + 1))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not documents:
+        raise ValueError(f"{path} is empty, expected a merge")
+    for number, (content, line) in enumerate(documents, 1):
+        if not isinstance(content, Lines):
+            raise ValueError(f"{path}, line {line}: {brief(content)}, expected merge_method: ...")
+        if number < len(documents) and not content.get("name"):
+            raise ValueError(f"{path}, line {line}: a merge before the last needs a name")
+        yield _step(content, path, line)
+
+
+def _read(node: Any, loader: Any, path: Path) -> Any:
+    if node.id == "sequence":
+        return [_read(each, loader, path) for each in node.value]
+    if node.id != "mapping":
+        return loader.construct_object(node)
+    content = Lines()
+    content.lines = {}
+    for key, value in node.value:
+        name, line = str(key.value), key.start_mark.line + 1
+        if name in content:
+            raise ValueError(f"{path}, line {line}: {name} stands here a second time")
+        content[name], content.lines[name] = _read(value, loader, path), line
+    return content
+
+
+def _step(content: Lines, path: Path, line: int) -> Step:
+    def fault(text: str, at: int = line) -> ValueError:
+        return ValueError(f"{path}, line {at}: {text}")
+
+    for name in content:
+        if name not in FIELDS:
+            near = get_close_matches(name, FIELDS, n=1)
+            hint = f"; the nearest is {near[0]}" if near else ""
+            raise fault(f"unknown field {name}{hint}", content.lines[name])
+    for name in ("merge_method", "models"):
+        if name == "models" and "slices" in content:
+            content["models"] = _whole(content, fault)
+            content.lines["models"] = content.lines["slices"]
+        if not content.get(name):
+            raise fault(f"{name} is missing")
+    base = content.get("base_model")
+    if (source := content.get("tokenizer_source", "base")) not in ("base", base):
+        at = content.lines["tokenizer_source"]
+        raise fault(f"tokenizer_source is {source!r}: only that of the base is supported", at)
+    models: list[tuple[str, dict[str, Any]]] = []
+    for each in content["models"]:
+        if not isinstance(each, Lines) or not isinstance(each.get("model"), str):
+            raise fault(f"{brief(each)} in models, expected model: PATH", content.lines["models"])
+        if unknown := each.keys() - {"model", "parameters"}:
+            name = min(unknown)
+            raise fault(f"unknown field {name} of a model", each.lines[name])
+        models.append((each["model"], dict(each.get("parameters") or {})))
+    method = content["merge_method"]
+    if method not in TRANSLATED and method not in method_names():
+        known = [*TRANSLATED, *(name for name in method_names() if name not in TRANSLATED)]
+        at = content.lines["merge_method"]
+        raise fault(f"no method {method!r} here; there are: {', '.join(known)}", at)
+    own = [(name, values) for name, values in models if name != base or method == "linear"]
+    if method == "slerp" and base is not None:
+        own = [(base, {}), *own]
+    values = dict(content.get("parameters") or {})
+    for name in dict.fromkeys(name for _, given in own for name in given):
+        if missing := [i for i, (_, given) in enumerate(own) if name not in {**values, **given}]:
+            raise fault(f"model {own[missing[0]][0]!r} has no {name}", content.lines["models"])
+        values[name] = PerModel({**values, **given}[name] for _, given in own)
+    values = {name: value for name, value in values.items() if name not in WITHOUT_EFFECT}
+    options = {name: content[name] for name in OPTIONS if name in content}
+    options["dtype"] = content.get("out_dtype", content.get("dtype"))
+    native = method not in TRANSLATED
+    if not native:
+        method, values = TRANSLATED[method](values, fault)
+    pretrained = None if method in ("average", "slerp") else base
+    paths, name = [name for name, _ in own], content.get("name", "")
+    layers = content.get("layers")
+    return Step(method, paths, pretrained, options, values, name, fault, native, layers)
+
+
+def _whole(content: Lines, fault: Fault) -> list[Any]:
+    """Return the models of a single slice that has the same layers, from the first, of them all."""
+    slices, at = content["slices"], content.lines["slices"]
+    sources = slices[0].get("sources", []) if len(slices) == 1 else []
+    ranges: list[Any] = [each.pop("layer_range", None) for each in sources]
+    first = ranges[0] if ranges else []
+    if any(each != first for each in ranges) or not (first is None or first[:1] == [0]):
+        raise fault(STACKED, at)
+    content["layers"] = first and first[1]
+    if inner := slices[0].get("parameters"):
+        content["parameters"] = {**(content.get("parameters") or {}), **inner}
+    return sources
+
+
+Translation = Callable[[dict[str, Any], Fault], tuple[str, dict[str, Any]]]
+
+
+def _linear(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
+    weights = _required("weight", values, fault)
+    normalise = values.pop("normalize", True)
+    return "average", {"weights": weights, "normalise": normalise, **values}
+
+
+def _added(method: str) -> Translation:
+    """A sum of task vectors: the weights times lambda are `scale`."""
+
+    def translate(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
+        factor = values.pop("lambda", 1.0)
+        weights = _required("weight", values, fault)
+        if values.pop("normalize", False):
+            if factor != 1 or method != "task_arithmetic":
+                raise fault("normalize is supported for task_arithmetic with lambda 1 alone")
+            values["normalise"] = True
+        if method == "dare":
+            density = values.pop("density", 1.0)
+            values["drop_rate"] = _mapped(density, lambda share: 1 - share)
+        return method, {"scale": _mapped(weights, lambda weight: factor * weight), **values}
+
+    return translate
+
+
+def _elected(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
+    """TIES, which mergekit trims tensor by tensor."""
+    reduce = "mean" if values.pop("normalize", True) else "sum"
+    weights = _required("weight", values, fault)
+    usual = {"density": values.pop("density", 1.0), "scale": values.pop("lambda", 1.0)}
+    return "ties", {"weights": weights, "reduce": reduce, "trim": "tensor", **usual, **values}
+
+
+def _same(method: str) -> Translation:
+    """A method whose parameters have the same names."""
+    return lambda values, _: (method, values)
+
+
+TRANSLATED: dict[str, Translation] = {
+    "linear": _linear,
+    "task_arithmetic": _added("task_arithmetic"),
+    "ties": _elected,
+    "dare_linear": _added("dare"),
+    "breadcrumbs": _added("breadcrumbs"),
+    "slerp": _same("slerp"),
+    "model_stock": _same("model_stock"),
+}
+
+
+def _required(name: str, values: dict[str, Any], fault: Fault) -> Any:
+    if name not in values:
+        raise fault(f"no model has a {name} among its parameters")
+    return values.pop(name)
+
+
+def _mapped(value: Any, change: Callable[[float], float]) -> Any:
+    """Change the numbers of a parameter, in lists and filters, too."""
+    if isinstance(value, Mapping):
+        return {k: v if k == "filter" else _mapped(v, change) for k, v in value.items()}
+    if is_list(value):
+        return type(value)(_mapped(each, change) for each in value)
+    return change(value)
+
+
+def _spread(step: Step, model: str) -> dict[str, Any]:
+    """Return the hyperparameters with mergekit's gradients and filters as patterns of keys."""
+    layout = layout_of(open_model(model))
+    if step.layers and step.layers != (found := len({*depths(layout).values()})):
+        raise step.fault(f"{STACKED}: {model} has {found} layers")
+    if step.native:
+        return {n: [*v] if is_list(v) else v for n, v in step.hyperparameters.items()}
+    keys = [key for key, value in layout.items() if value.is_floating_point()]
+
+    def at_keys(value: Any) -> Any:
+        if isinstance(value, PerModel):
+            return [at_keys(each) for each in value]
+        return _patterns(value, keys, layout, step.fault)
+
+    return {name: at_keys(value) for name, value in step.hyperparameters.items()}
+
+
+def _patterns(value: Any, keys: Sequence[str], model: StateDict, fault: Fault) -> Any:
+    """Return a parameter of one model in the words of `mergelib.settings`."""
+    if isinstance(value, Mapping) and "value" in value:
+        value = [value]
+    if not is_list(value) or not value:
+        return value
+    if not isinstance(value[0], Mapping):
+        places = depths(model)
+        layered = sum(key in places for key in keys)
+        rest = {"*": value[0]} if layered < len(keys) else {}
+        return {LAYERS: [*value], **rest} if layered else value[0]
+    patterns: dict[str, Any] = {}
+    for each in value:
+        name = each.get("filter") or "*"
+        pattern = "*" if name == "*" else f"*{name}*"
+        decided = [key for key in keys if fnmatchcase(key, pattern)]
+        if not decided:
+            raise fault(f"the filter {name!r} matches no key that is left")
+        patterns[pattern] = _patterns(each["value"], decided, model, fault)
+        keys = [key for key in keys if key not in decided]
+    return patterns
