@@ -3,6 +3,7 @@
 from mergelib import cogram as _cogram  # these two register methods
 from mergelib import rules as _rules
 from mergelib.activations import recalibrate_batchnorm
+from mergelib.adapters import merge_adapters
 from mergelib.compression import Compressed, compress, load_compressed
 from mergelib.evaluation import Suite, Task, evaluate, evaluate_many, normalised_accuracy
 from mergelib.io import Checkpoint, load_state_dict, save_state_dict
@@ -34,6 +35,7 @@ __all__ = [
     "load_compressed",
     "load_state_dict",
     "merge",
+    "merge_adapters",
     "merge_files",
     "methods",
     "nbytes",
