@@ -8,6 +8,7 @@ from mergelib.compression import Compressed, compress, load_compressed
 from mergelib.evaluation import Suite, Task, evaluate, evaluate_many, normalised_accuracy
 from mergelib.io import Checkpoint, load_state_dict, save_state_dict
 from mergelib.merging import merge
+from mergelib.preview import Inspection, inspect
 from mergelib.procedures import adapt
 from mergelib.registry import methods, rule
 from mergelib.sail import grow, grow_files, learn_growth, shrink
@@ -18,6 +19,7 @@ from mergelib.version import __version__
 __all__ = [
     "Checkpoint",
     "Compressed",
+    "Inspection",
     "Suite",
     "Task",
     "__version__",
@@ -29,6 +31,7 @@ __all__ = [
     "flatten",
     "grow",
     "grow_files",
+    "inspect",
     "is_kernel",
     "learn_growth",
     "lerp",

@@ -1,5 +1,6 @@
 """``mergelib methods`` and ``mergelib merge``."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -7,6 +8,7 @@ import typer
 
 from mergelib.cli import printing
 from mergelib.cli.apps import Device, Settings, app, read_settings, split_commas
+from mergelib.cli.words import in_shell_words
 
 if TYPE_CHECKING:
     from mergelib.parts import Missing
@@ -192,3 +194,39 @@ def merge_adapters_command(
         error = row["relative error"]
         typer.echo(f"{module}  rank {row['rank']:.0f}  relative error {error:.2g}")
     typer.echo(f"Wrote {output}")
+
+
+@app.command("inspect")
+def inspect_command(
+    experts: Models,
+    pretrained: Pretrained = None,
+    include: Include = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Patterns of keys not to merge; repeatable.")
+    ] = None,
+    missing: MissingKeys = "error",
+    layers: Annotated[bool, typer.Option("--layers", help="Add the norms per layer.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+) -> None:
+    """Report what a merge would do and refuse, before it is run; status 1 if it would be refused.
+
+    Example: mergelib inspect a/ b/ --pretrained base/
+    """
+    from mergelib import inspect
+
+    report = inspect(
+        experts,
+        pretrained=pretrained,
+        include=split_commas(include),
+        exclude=split_commas(exclude),
+        missing=cast("Missing", missing),
+        layers=layers,
+    )
+    report = replace(
+        report,
+        refusals=tuple(map(in_shell_words, report.refusals)),
+        warnings=tuple(map(in_shell_words, report.warnings)),
+        reason=in_shell_words(report.reason),
+    )
+    typer.echo(report.to_json() if as_json else str(report))
+    raise typer.Exit(1 if report.refusals else 0)
