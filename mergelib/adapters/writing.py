@@ -55,7 +55,10 @@ def configuration(
     saved = dict.fromkeys(name for each in configs for name in each.get("modules_to_save") or ())
     biases = [each.get("bias") or "none" for each in configs]
     bias = next((kind for kind in ("all", "lora_only") if kind in biases), "none")
-    copied = ("task_type", "auto_mapping", "revision", "fan_in_fan_out")
+    parts = [part for adapter in opened.values() for part in adapter.parts.items()]
+    heads = {key for key, roles in parts if roles.keys() == {"whole"}}
+    copied = ["auto_mapping", "revision", "fan_in_fan_out"]
+    copied += ["task_type"] * (len(heads) == len(whole))  # some tasks require their head
     return {
         "peft_type": "LORA",
         **{name: first.config[name] for name in copied if name in first.config},

@@ -433,6 +433,12 @@ def test_peft_computes_the_sum(tmp_path: Path) -> None:
     expected = outputs(with_weights(Small, weights))
     assert torch.allclose(outputs(Small, out), expected, atol=1e-5)
     assert not torch.allclose(outputs(Small), expected, atol=1e-2)
+    trained_keys = [key for key in base if not torch.equal(first[key], base[key])]
+    weights = ml.merge("ties", [first, second], pretrained=base, include=trained_keys)
+    ml.save_state_dict(base, tmp_path / "base.safetensors")
+    file = tmp_path / "base.safetensors"
+    ml.merge_adapters("ties", [one, other], out, pretrained=file, rank=36, overwrite=True)
+    assert torch.allclose(outputs(Small, out), outputs(with_weights(Small, weights)), atol=1e-5)
 
 
 def llama() -> Any:
@@ -480,6 +486,11 @@ def test_peft_computes_the_difference(name: str, tmp_path: Path) -> None:
     expected = outputs(with_weights(make, weights))
     assert torch.allclose(outputs(make, tmp_path / "out"), expected, atol=1e-5)
     assert not torch.allclose(outputs(make), expected, atol=1e-2)
+    adapted = [key for key in base if not torch.equal(weights[key], base[key])]
+    ml.merge_adapters("ties", folders, tmp_path / "ties", rank=48)
+    weights = ml.merge("ties", folders, pretrained=base, include=adapted)
+    expected = outputs(with_weights(make, weights))
+    assert torch.allclose(outputs(make, tmp_path / "ties"), expected, atol=1e-5)
 
 
 def test_one_adapter_comes_back(tmp_path: Path) -> None:
@@ -503,3 +514,41 @@ def test_heads_of_another_class_of_the_model(tmp_path: Path) -> None:
         ml.merge_adapters("average", order, out, pretrained=tmp_path / "base.safetensors")
         merged = ml.merge("average", order, pretrained=base)
         assert torch.allclose(outputs(llama, out), outputs(with_weights(llama, merged)), atol=1e-5)
+
+
+def test_a_table_that_peft_saves_beside_its_factors(tmp_path: Path) -> None:
+    """It does so for every table of tokens. Equal ones are kept, others refused."""
+    settings = {"r": 2, "target_modules": ["embed_tokens", "q_proj"], "task_type": "CAUSAL_LM"}
+    folders = [trained(llama, tmp_path / str(i), i, **settings) for i in range(2)]
+    key = f"{PREFIX}model.embed_tokens.base_layer.weight"
+    assert key in read(folders[0])[0]
+    out = tmp_path / "out"
+    ml.merge_adapters("average", folders, out)
+    assert torch.equal(read(out)[0][key], read(folders[0])[0][key])
+    merged = ml.merge("average", folders, pretrained=llama().state_dict())
+    assert torch.allclose(outputs(llama, out), outputs(with_weights(llama, merged)), atol=1e-5)
+    state = read(folders[1])[0]
+    ml.save_state_dict(state | {key: state[key] + 1}, folders[1] / "adapter_model.safetensors")
+    with pytest.raises(ValueError, match=r"stores a table '.*embed_tokens.*' that differs"):
+        ml.merge_adapters("average", folders, out, overwrite=True)
+
+
+def bert() -> Any:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 16}
+    torch.manual_seed(0)
+    config = transformers.BertConfig(vocab_size=10, hidden_size=16, intermediate_size=16, **sizes)
+    return transformers.BertForSequenceClassification(config)
+
+
+@pytest.mark.parametrize("exclude", [None, "classifier.*"])
+def test_heads_of_classifiers(exclude: str | None, tmp_path: Path) -> None:
+    """PEFT requires the head of an adapter for classification, which may be left out here."""
+    settings = {"r": 2, "target_modules": ["query"], "task_type": "SEQ_CLS"}
+    folders = [trained(bert, tmp_path / str(i), i, **settings) for i in range(2)]
+    base = bert().state_dict()
+    ml.merge_adapters("average", folders, tmp_path / "out", exclude=exclude)
+    merged = ml.merge("average", folders, pretrained=base, exclude=exclude)
+    expected = outputs(with_weights(bert, merged))
+    assert torch.allclose(outputs(bert, tmp_path / "out"), expected, atol=1e-6)
+    assert torch.equal(merged["classifier.bias"], base["classifier.bias"]) is bool(exclude)
