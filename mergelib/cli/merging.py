@@ -60,7 +60,7 @@ Include = Annotated[
 Overwrite = Annotated[bool, typer.Option(help="Replace an output that exists.")]
 Dtype = Annotated[
     str | None,
-    typer.Option(help="What to write: float32, float16 or bfloat16 [default: as the inputs]."),
+    typer.Option(help="What to write: float32, float16 or bfloat16; by default, as the inputs."),
 ]
 MissingKeys = Annotated[
     str,
@@ -151,7 +151,7 @@ def merge_adapters_command(
     ],
     rank: Annotated[
         int | None,
-        typer.Option(help="Largest rank of a module [default: the sum of the adapters' ranks]."),
+        typer.Option(help="Largest rank of a module; by default, the sum of the adapters' ranks."),
     ] = None,
     pretrained: Annotated[
         Path | None,
@@ -167,7 +167,7 @@ def merge_adapters_command(
     device: Device = "cpu",
     dtype: Annotated[
         str | None,
-        typer.Option(help="What to write: float32, float16 or bfloat16 [default: float32]."),
+        typer.Option(help="What to write: float32 (by default), float16 or bfloat16."),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mergelib.inspection.companions import check_folders
-from mergelib.io import Model, Models, as_state, as_states, base_of_all
+from mergelib.io import Model, Models, WithAdapter, as_state, as_states, base_of_all
 from mergelib.merging import Source, compare
 from mergelib.messages.brief import Brief, as_bytes
 from mergelib.parts import Missing, Parts, Patterns, Selection
@@ -150,6 +150,8 @@ def inspect(
     if method and patterns:
         owner = next(iter(models))
         reason += f"; {', '.join(patterns)} differ, so the result has those of {owner}, if any"
+    if method and all(isinstance(state, WithAdapter) for state in states.values()):
+        reason += "; mergelib merge-adapters writes an adapter instead of a model"
     return Inspection(
         table_of(rows),
         numbers.table(known),

@@ -101,6 +101,17 @@ def test_factors_are_concatenated_below_full_rank(tmp_path: Path) -> None:
         assert torch.equal(state[key], expected), "an adapter of weight 0 adds no rank"
 
 
+@pytest.mark.parametrize("rank", [None, 3])
+def test_weighted_sums_form_no_full_matrix(
+    rank: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(ml.io.WithAdapter, "update")
+    table = ml.merge_adapters("average", two(tmp_path), tmp_path / "out", rank=rank)
+    assert len(table) == 3
+    with pytest.raises(AttributeError, match="update"):
+        ml.merge_adapters("ties", two(tmp_path), tmp_path / "full", rank=3)
+
+
 def test_a_merged_adapter_is_an_adapter(base: State, tmp_path: Path) -> None:
     """Merged again, or applied to the base, it is the sum of its parts."""
     one, other = two(tmp_path)

@@ -290,6 +290,7 @@ def test_adapters(tmp_path: Path, run: Run) -> None:
     first = ml.subtract(dict(ml.io.as_state(folders[0], base=BASE)), BASE)
     norm = float(ml.flatten(first).norm())
     assert report.models.loc["expert 0", "norm"] == pytest.approx(norm, rel=1e-5)
+    assert report.reason.endswith("mergelib merge-adapters writes an adapter instead of a model")
     succeed(run, *shlex.split(report.command)[1:-1], tmp_path / "merged")
 
 
