@@ -15,8 +15,16 @@ import torch
 from torch import Tensor
 
 from mergelib.adapters.comparing import compare_adapters, open_adapters
-from mergelib.adapters.factors import Device, check_whole, is_sum, summed, truncated, weights_of
-from mergelib.adapters.writing import PREFIX, configuration, rounded_once, under_names
+from mergelib.adapters.factors import (
+    Device,
+    check_whole,
+    is_sum,
+    rounded_once,
+    summed,
+    truncated,
+    weights_of,
+)
+from mergelib.adapters.writing import PREFIX, configuration, under_names
 from mergelib.inspection.companions import copy_needed
 from mergelib.io import AnyPath, WithAdapter, staged, write_tensors
 from mergelib.messages.kinds import Size, check_fits

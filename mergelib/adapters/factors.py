@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,9 +10,8 @@ from torch import Tensor
 
 from mergelib.adapters.comparing import FULL, OR_EXCLUDE, Adapters, dora_refusal
 from mergelib.merging import Source, merge_checked, merge_tensors
-from mergelib.merging.applying import not_finite
+from mergelib.merging.applying import not_finite, rounded, too_large
 from mergelib.numerics.linalg import truncated_svd
-from mergelib.parts import Selection
 from mergelib.progress import progress
 from mergelib.registry import Method
 from mergelib.statedict import is_finite
@@ -71,19 +69,19 @@ def weights_of(
 
 
 def check_whole(method: Method, source: Source, weights: Mapping[str, Sequence[float]]) -> None:
-    """Refuse modules that were trained whole if the method has no sensible result for them."""
+    """Refuse modules that were trained whole if the method needs pretrained ones not here."""
     for key in (key for key in source if key not in source.kinds):
-        if method.needs_pretrained and source.pretrained is None:
+        needed = abs(_rest(weights[key])) > 1e-9 if weights else method.needs_pretrained
+        if needed and source.pretrained is None:
             raise ValueError(
-                f"{key!r} was trained whole, and {method.name} needs the pretrained tensor: "
-                f"{OR_EXCLUDE}"
+                f"{key!r} was trained whole, and {method.name} with these settings needs the "
+                f"pretrained tensor: {OR_EXCLUDE}"
             )
-        total = math.fsum(weights.get(key, [1]))
-        if not method.needs_pretrained and abs(total - 1) > 1e-6:
-            raise ValueError(
-                f"{key!r} was trained whole, and the weights have the sum {total:g}: pass weights "
-                "of sum 1, merge with task_arithmetic, or leave the module out with exclude="
-            )
+
+
+def _rest(weights: Sequence[float]) -> float:
+    """Return the weight of the pretrained model."""
+    return 1 - math.fsum(weights)
 
 
 def summed(
@@ -95,10 +93,9 @@ def summed(
     device: Device,
 ) -> Iterator[tuple[str, Factors | Tensor]]:
     """Yield weighted sums of updates as factors in float64; and modules that were trained whole."""
-    whole = tuple(key for key in source if key not in source.kinds)
-    part = replace(source, selection=Selection(whole, frozenset(whole)))
-    yield from merge_tensors(method, part, hyperparameters, device=device, quiet=True)
     weights = weights_of(method, source, hyperparameters)
+    for key in (key for key in source if key not in source.kinds):
+        yield key, _whole(source, key, weights[key])
     for key in progress(source.kinds, method.name, len(source.kinds)):
         factors = []
         for (name, adapter), weight in zip(opened.items(), weights[key], strict=True):
@@ -115,6 +112,25 @@ def summed(
             most = min(len(b), a.shape[1], rank or len(a))  # more would be of no use
             shorter = (b, a) if len(a) <= most else _shortened(b, a, most)
             yield key, Factors(*shorter, partial(_error_of_factors, b, a))
+
+
+def _whole(source: Source, key: str, weights: Sequence[float]) -> Tensor:
+    """Return the weighted sum of what was learned, added to the pretrained tensor."""
+    reference = source.reference[key]
+    total = torch.zeros(reference.shape, dtype=torch.float64)
+    for number, weight in enumerate(weights):
+        total.add_(source.read(key, number).double(), alpha=weight)
+    if source.pretrained is not None:
+        total.add_(source.pretrained[key].double(), alpha=_rest(weights))
+    return rounded_once(key, total, reference.dtype)
+
+
+def rounded_once(key: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a tensor in a dtype; ValueError if that does not hold its values."""
+    result = rounded(tensor, dtype)
+    if not is_finite(result):
+        raise ValueError(f"merging {key!r} overflowed: it {too_large(tensor, dtype)}")
+    return result
 
 
 def truncated(

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from mergelib.adapters.comparing import Adapters
-from mergelib.adapters.factors import Factors
+from mergelib.adapters.factors import Factors, rounded_once
 from mergelib.io import WithAdapter
 from mergelib.merging import Source
-from mergelib.merging.applying import rounded, too_large
-from mergelib.statedict import is_finite
 
 PREFIX = "base_model.model."  # before all keys that PEFT saves
 
@@ -30,14 +28,6 @@ def under_names(
     form = "lora_{}.weight" if source.kinds[key] else "lora_embedding_{}"
     names = (f"{PREFIX}{module}.{form.format(letter)}" for letter in "AB")
     return {name: f.cpu().contiguous() for name, f in zip(names, (a, b), strict=True)}, error
-
-
-def rounded_once(key: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a tensor in a dtype; ValueError if that does not hold its values."""
-    result = rounded(tensor, dtype)
-    if not is_finite(result):
-        raise ValueError(f"merging {key!r} overflowed: it {too_large(tensor, dtype)}")
-    return result
 
 
 def configuration(

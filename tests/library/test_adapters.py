@@ -203,13 +203,18 @@ def test_modules_that_were_trained_whole(base: State, tmp_path: Path) -> None:
         full = ml.merge(method, [a, b, none], pretrained=base, include=["q.weight", "head.weight"])
         close(read(out)[0][f"{PREFIX}head.weight"], full["head.weight"])
     refused: list[tuple[list[Path], dict[str, Any], str]] = [
-        ([a, b], {"weights": [1, 1]}, "'head.weight' was trained whole, .* the sum 2"),
+        ([a, b], {"weights": [1, 1]}, "'head.weight' was trained whole, .* needs the pretrained"),
         ([a, none], {}, "none lacks 'head.weight', which was trained whole"),
         ([a], {"method": "task_arithmetic"}, "needs the pretrained tensor: pass the base"),
     ]
     for experts, options, message in refused:
         with pytest.raises(ValueError, match=message):
             ml.merge_adapters(adapters=experts, output="never", **{"method": "average"} | options)
+    ml.merge_adapters("average", [a, b], out, weights=[1, -1], pretrained=file, overwrite=True)
+    difference = heads[0][f"{PREFIX}head.weight"].float() - heads[1][f"{PREFIX}head.weight"].float()
+    close(read(out)[0][f"{PREFIX}head.weight"].float(), base["head.weight"] + difference, 0.01)
+    ml.merge_adapters("average", [a], out, overwrite=True)
+    assert torch.equal(read(out)[0][f"{PREFIX}head.weight"], heads[0][f"{PREFIX}head.weight"])
     ml.merge_adapters("average", [a, none], out, exclude="head*", overwrite=True)
     assert not any("head" in key for key in read(out)[0])
     assert read(out)[1]["modules_to_save"] is None
