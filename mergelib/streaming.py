@@ -21,7 +21,12 @@ import torch
 from torch import Tensor
 
 from mergelib.hashing import sha256_of
-from mergelib.inspection.companions import check_folders, copy_needed
+from mergelib.inspection.companions import (
+    check_modules,
+    copy_needed,
+    folder_of,
+    tell_of_companions,
+)
 from mergelib.inspection.layouts import HEAD
 from mergelib.inspection.vocabularies import read_json
 from mergelib.io import (
@@ -143,7 +148,10 @@ def merge_files(
         **note_ties({key: first for key, first in source.aliases.items() if key in layout}),
         **provenance(method, {**chosen.hyperparameters, **hyperparameters}, parts, inputs),
     }
-    origin = None if single else check_folders(inputs, checkpoints)
+    origin = None if single else next(filter(None, map(folder_of, inputs.values())), None)
+    if origin is not None:
+        check_modules(inputs)
+        tell_of_companions(origin, checkpoints)
     options: dict[str, Any] = {"device": device, "matrices": is_matrix, "shown": True}
     merged = merge_tensors(chosen, source, hyperparameters, **options)
     with staged(output, folder=not single) as target:

@@ -62,13 +62,6 @@ Dtype = Annotated[
     str | None,
     typer.Option(help="What to write: float32, float16 or bfloat16; by default, as the inputs."),
 ]
-MissingKeys = Annotated[
-    str,
-    typer.Option(
-        help="For keys that a model lacks or has in another shape: error, base (take the "
-        "pretrained tensor) or skip (leave the key out)."
-    ),
-]
 
 
 def _hyperparameters(settings: list[str] | None) -> dict[str, Any]:
@@ -97,7 +90,13 @@ def merge_command(
         list[str] | None,
         typer.Option(help="Patterns of keys not to merge: they stay pretrained; repeatable."),
     ] = None,
-    missing: MissingKeys = "error",
+    missing: Annotated[
+        str,
+        typer.Option(
+            help="For keys that a model lacks or has in another shape: error, base (take the "
+            "pretrained tensor) or skip (leave the key out)."
+        ),
+    ] = "error",
     fold_convolutions: Annotated[
         bool,
         typer.Option(
@@ -204,7 +203,9 @@ def inspect_command(
     exclude: Annotated[
         list[str] | None, typer.Option(help="Patterns of keys not to merge; repeatable.")
     ] = None,
-    missing: MissingKeys = "error",
+    missing: Annotated[
+        str, typer.Option(help="For keys that models do not share; as in: mergelib merge")
+    ] = "error",
     layers: Annotated[bool, typer.Option("--layers", help="Add the norms per layer.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:

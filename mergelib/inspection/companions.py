@@ -118,19 +118,6 @@ def copy_needed(origin: Path, folder: Path, *, modules: bool) -> None:
             copy.write_bytes(file.read_bytes())
 
 
-def check_folders(models: Mapping[str, object], experts: Mapping[str, object]) -> Path | None:
-    """Return the folder whose files a merged folder gets, the first of the models', if any.
-
-    Weights of its modules are compared as in `check_modules`, and a warning is given as in
-    `tell_of_companions`.
-    """
-    origin = next(filter(None, map(folder_of, models.values())), None)
-    if origin is not None:
-        check_modules(models)
-        tell_of_companions(origin, experts)
-    return origin
-
-
 def tell_of_companions(origin: Path, experts: Mapping[str, object]) -> None:
     """Warn if the experts agree on how to be used and the copied folder differs from them."""
     folders = [folder for folder in map(folder_of, experts.values()) if folder is not None]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mergelib.inspection.companions import check_folders
+from mergelib.inspection.companions import check_modules, folder_of, tell_of_companions
 from mergelib.io import Model, Models, WithAdapter, as_state, as_states, base_of_all
 from mergelib.merging import Source, compare
 from mergelib.messages.brief import Brief, as_bytes
@@ -141,7 +141,9 @@ def inspect(
             source = Source(states, base, Selection(shared, frozenset(shared)), {}, {})
         else:
             attempt(source.check, left)
-            attempt(lambda: check_folders(known, given), left)
+            attempt(lambda: check_modules(known), left)
+            if (origin := next(filter(None, map(folder_of, known.values())), None)) is not None:
+                tell_of_companions(origin, given)
         numbers = Numbers(source)
         for key in progress(source.selection.keys, "inspect"):
             attempt(partial(numbers.add, key), left)

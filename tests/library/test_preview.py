@@ -307,3 +307,26 @@ def test_printed_and_as_json(tmp_path: Path, run: Run) -> None:
     assert [row["fate"] for row in content["tensors"]] == report.tensors["fate"].tolist()
     with pytest.raises(FileNotFoundError):
         ml.inspect([tmp_path / "absent"])
+
+
+def test_layouts_are_not_left_out() -> None:
+    """Weights that models store in two ways are trained ones, so no pattern is suggested."""
+    fused = BASE | {"experts.up": torch.ones(2, 16, 16)}
+    alone = tuned(1) | {f"experts.{i}.up.weight": torch.ones(16, 16) for i in range(2)}
+    report = ml.inspect(
+        [tuned(2) | {"experts.up": torch.zeros(2, 16, 16)}, alone], pretrained=fused
+    )
+    assert "in different layouts" in report.refusals[0]
+    assert report.command == ""
+
+
+def test_files_beside_weights_as_a_merge_of_folders(tmp_path: Path) -> None:
+    base, *rest = saved(tmp_path, {"base": BASE, **experts()}).values()
+    for folder in rest:
+        (folder / "chat_template.jinja").write_text("{{ messages }}")
+    with warnings.catch_warnings(record=True) as expected:
+        warnings.simplefilter("always")
+        ml.merge_files("average", rest, tmp_path / "out", pretrained=base)
+    report = ml.inspect(rest, pretrained=base)
+    assert [str(each.message) for each in expected] == [*report.warnings]
+    assert report.warnings[0].startswith("the experts agree on the chat template")
