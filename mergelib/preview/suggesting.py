@@ -77,10 +77,10 @@ def costs_of(method: str, source: Source) -> tuple[int, int]:
     files = {f for m in source.models.values() if isinstance(m, Checkpoint) for f in m.shards}
     read, most = sum(file.stat().st_size for file in files), 0
     for key in source.selection.keys:
-        if key not in source.selection.merged or key in source.aliases:
-            read += layouts[0][key].nbytes
-            continue
         tensors = [layout[key] for layout in layouts if key in layout]
+        if key not in source.selection.merged or key in source.aliases:
+            read += tensors[0].nbytes
+            continue
         read += passes * sum(tensor.nbytes for tensor in tensors)
         size, shape = precision(tensors, None).itemsize, tensors[0].shape
         held = (len(source.experts) + 3) * tensors[0].numel()
