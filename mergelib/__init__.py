@@ -3,10 +3,12 @@
 from mergelib import cogram as _cogram  # these two register methods
 from mergelib import rules as _rules
 from mergelib.activations import recalibrate_batchnorm
+from mergelib.adapters import merge_adapters
 from mergelib.compression import Compressed, compress, load_compressed
 from mergelib.evaluation import Suite, Task, evaluate, evaluate_many, normalised_accuracy
 from mergelib.io import Checkpoint, load_state_dict, save_state_dict
 from mergelib.merging import merge
+from mergelib.preview import Inspection, inspect
 from mergelib.procedures import adapt
 from mergelib.recipes import run_recipe
 from mergelib.registry import methods, rule
@@ -19,6 +21,7 @@ from mergelib.version import __version__
 __all__ = [
     "Checkpoint",
     "Compressed",
+    "Inspection",
     "Suite",
     "Task",
     "__version__",
@@ -30,12 +33,14 @@ __all__ = [
     "flatten",
     "grow",
     "grow_files",
+    "inspect",
     "is_kernel",
     "learn_growth",
     "lerp",
     "load_compressed",
     "load_state_dict",
     "merge",
+    "merge_adapters",
     "merge_files",
     "methods",
     "nbytes",

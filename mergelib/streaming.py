@@ -213,8 +213,9 @@ def _is_merged(folder: Path) -> bool:
             return True  # it no longer stands in the way
         if before == (before := (status.st_ino, status.st_ctime_ns)):
             return False
-        with contextlib.suppress(ValueError, OSError):
-            return "mergelib.method" in Checkpoint(folder).metadata
+        for weights in (folder, folder / "adapter_model.safetensors"):
+            with contextlib.suppress(ValueError, OSError):
+                return "mergelib.method" in Checkpoint(weights).metadata
 
 
 def _split(

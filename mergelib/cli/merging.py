@@ -1,12 +1,14 @@
-"""``mergelib methods`` and ``mergelib merge``."""
+"""The commands of ``mergelib``."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from mergelib.cli import printing
 from mergelib.cli.apps import Device, Settings, app, read_settings, split_commas
+from mergelib.cli.words import in_shell_words
 
 if TYPE_CHECKING:
     from mergelib.parts import Missing
@@ -40,29 +42,50 @@ def _complete_method(incomplete: str) -> list[str]:
     return [name for name in method_names() if name.startswith(incomplete)]
 
 
+MethodName = Annotated[
+    str,
+    typer.Argument(help="A method's name; see: mergelib methods", autocompletion=_complete_method),
+]
+Models = Annotated[
+    list[Path],
+    typer.Argument(help="Fine-tuned models: .safetensors files or folders, .pt files."),
+]
+Pretrained = Annotated[
+    Path | None, typer.Option("--pretrained", "-p", help="The model they were fine-tuned from.")
+]
+Include = Annotated[
+    list[str] | None,
+    typer.Option(help="Patterns of keys to merge, e.g. 'bert.*,pooler.*'; repeatable."),
+]
+Overwrite = Annotated[bool, typer.Option(help="Replace an output that exists.")]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="What to write: float32, float16 or bfloat16; by default, as the inputs."),
+]
+
+
+def _hyperparameters(settings: list[str] | None) -> dict[str, Any]:
+    """Return the method's settings; ValueError for one that is an option."""
+    hyperparameters = read_settings(settings)
+    for name in hyperparameters:
+        if name in _OPTIONS:
+            raise ValueError(
+                f"--set is for the method's own settings: use {_OPTIONS[name]} in place of --set "
+                f"{name}"
+            )
+    return hyperparameters
+
+
 @app.command("merge")
 def merge_command(
-    method: Annotated[
-        str,
-        typer.Argument(
-            help="A method's name; see: mergelib methods", autocompletion=_complete_method
-        ),
-    ],
-    experts: Annotated[
-        list[Path],
-        typer.Argument(help="Fine-tuned models: .safetensors files or folders, .pt files."),
-    ],
+    method: MethodName,
+    experts: Models,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where to write the merged model.")
     ],
-    pretrained: Annotated[
-        Path | None, typer.Option("--pretrained", "-p", help="The model they were fine-tuned from.")
-    ] = None,
+    pretrained: Pretrained = None,
     settings: Settings = None,
-    include: Annotated[
-        list[str] | None,
-        typer.Option(help="Patterns of keys to merge, e.g. 'bert.*,pooler.*'; repeatable."),
-    ] = None,
+    include: Include = None,
     exclude: Annotated[
         list[str] | None,
         typer.Option(help="Patterns of keys not to merge: they stay pretrained; repeatable."),
@@ -83,14 +106,11 @@ def merge_command(
         ),
     ] = False,
     device: Device = "cpu",
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="What to write: float32, float16 or bfloat16 [default: as the inputs]."),
-    ] = None,
+    dtype: Dtype = None,
     max_shard_size: Annotated[
         str | None, typer.Option(help="The largest file of an output folder, e.g. 5GB.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace an output that exists.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Merge model files, streaming tensor by tensor (the models need not fit into memory).
 
@@ -100,13 +120,6 @@ def merge_command(
     from mergelib import Checkpoint, is_kernel, merge_files
     from mergelib.statedict import is_matrix, is_statistic
 
-    hyperparameters = read_settings(settings)
-    for name in hyperparameters:
-        if name in _OPTIONS:
-            raise ValueError(
-                f"--set is for the method's own settings: use {_OPTIONS[name]} in place of --set "
-                f"{name}"
-            )
     written = merge_files(
         method,
         experts,
@@ -120,11 +133,105 @@ def merge_command(
         max_shard_size=max_shard_size,
         is_matrix=is_kernel if fold_convolutions else is_matrix,
         overwrite=overwrite,
-        **hyperparameters,
+        **_hyperparameters(settings),
     )
     typer.echo(f"Wrote {written}")
     if any(map(is_statistic, Checkpoint(written))):
         typer.echo("It has merged BatchNorm statistics: measure them with ml.recalibrate_batchnorm")
+
+
+@app.command("merge-adapters")
+def merge_adapters_command(
+    method: MethodName,
+    adapters: Annotated[
+        list[Path], typer.Argument(help="Folders of LoRA adapters, as PEFT saves them.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The folder of the merged adapter.")
+    ],
+    rank: Annotated[
+        int | None,
+        typer.Option(help="Largest rank of a module; by default, the sum of the adapters' ranks."),
+    ] = None,
+    pretrained: Annotated[
+        Path | None,
+        typer.Option(
+            "--pretrained", "-p", help="Their base; only DoRA and whole modules can need it."
+        ),
+    ] = None,
+    settings: Settings = None,
+    include: Include = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Patterns of keys to leave out; repeatable.")
+    ] = None,
+    device: Device = "cpu",
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="What to write: float32 (by default), float16 or bfloat16."),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Merge LoRA adapters into one adapter, and print how exact it is in each module.
+
+    Example: mergelib merge-adapters average lora_a/ lora_b/ -o lora_ab/ --set weights=0.7,0.3
+    """
+    from mergelib import merge_adapters
+
+    table = merge_adapters(
+        method,
+        adapters,
+        output,
+        pretrained=pretrained,
+        rank=rank,
+        include=split_commas(include),
+        exclude=split_commas(exclude),
+        device=device,
+        dtype=dtype,
+        overwrite=overwrite,
+        **_hyperparameters(settings),
+    )
+    for module, row in table.iterrows():
+        error = row["relative error"]
+        typer.echo(f"{module}  rank {row['rank']:.0f}  relative error {error:.2g}")
+    typer.echo(f"Wrote {output}")
+
+
+@app.command("inspect")
+def inspect_command(
+    experts: Models,
+    pretrained: Pretrained = None,
+    include: Include = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Patterns of keys not to merge; repeatable.")
+    ] = None,
+    missing: Annotated[
+        str, typer.Option(help="For keys that models do not share; as in: mergelib merge")
+    ] = "error",
+    layers: Annotated[bool, typer.Option("--layers", help="Add the norms per layer.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+) -> None:
+    """Report what a merge would do and refuse, before it is run; status 1 if it would be refused.
+
+    Example: mergelib inspect a/ b/ --pretrained base/
+    """
+    from mergelib import inspect
+
+    report = inspect(
+        experts,
+        pretrained=pretrained,
+        include=split_commas(include),
+        exclude=split_commas(exclude),
+        missing=cast("Missing", missing),
+        layers=layers,
+    )
+    report = replace(
+        report,
+        refusals=tuple(map(in_shell_words, report.refusals)),
+        warnings=tuple(map(in_shell_words, report.warnings)),
+        reason=in_shell_words(report.reason),
+    )
+    typer.echo(report.to_json() if as_json else str(report))
+    raise typer.Exit(1 if report.refusals else 0)
 
 
 @app.command("run")
@@ -134,7 +241,7 @@ def run_command(
         Path, typer.Option("--output", "-o", help="Where to write the merged model.")
     ],
     device: Device = "cpu",
-    overwrite: Annotated[bool, typer.Option(help="Replace an output that exists.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Merge as a recipe says, in mergekit's words or with a method's own hyperparameters.
 

@@ -13,6 +13,10 @@ HEAD = re.compile(
 _ALONE = re.compile(r"(^|\.)experts\.\d+\.")
 
 
+class OtherLayout(Misfit):
+    """Models that store the same weights in different ways, so that no key may be left out."""
+
+
 def check_layouts(
     models: Mapping[str, StateDict], selected: Set[str], tied: Mapping[str, str], *, refuse: bool
 ) -> None:
@@ -45,7 +49,7 @@ def _check_experts(models: Mapping[str, StateDict], keys: Set[str], refuse: bool
         "instance by saving all of them in the same way with one version of their library"
     )
     if refuse:
-        raise Misfit(text)
+        raise OtherLayout(text)
     warn(f"{text}, as these keys are left unmerged")
 
 
@@ -58,7 +62,7 @@ def _check_head(models: Mapping[str, StateDict], key: str) -> None:
             (k for k, t in model.items() if names_table(k) and t.shape == shape and k != key), None
         )
         if key not in model and table is not None:
-            raise Misfit(
+            raise OtherLayout(
                 f"{name} lacks {key!r}, which {owner} has, and apparently ties it to {table!r}: a "
                 "merge would lose a trained head, so give every model a tensor of "
                 f"its own under {key!r} (there a clone of {table!r}), and let the merged model's "

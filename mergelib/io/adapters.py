@@ -44,7 +44,8 @@ class WithAdapter(Checkpoint):
 
     Args:
         path: an adapter's folder, as PEFT writes it.
-        base: the model that it was trained on, in memory or a `Checkpoint`.
+        base: the model that it was trained on, in memory or a `Checkpoint`. None stands for zeros
+            under the adapter's own names, so that adapted tensors are updates.
         memory: buffers, as `Checkpoint` has.
 
     Raises:
@@ -52,34 +53,38 @@ class WithAdapter(Checkpoint):
             not computed here, or that does not fit the base; and as `Checkpoint` does.
     """
 
-    def __init__(self, path: AnyPath, base: StateDict, *, memory: Memory | None = None) -> None:
+    def __init__(
+        self, path: AnyPath, base: StateDict | None, *, memory: Memory | None = None
+    ) -> None:
         folder = Path(path)
         file = next((folder / name for name in _FILES if (folder / name).is_file()), None)
         if file is None:
             raise ValueError(f"{folder} holds no adapter: expected {' or '.join(_FILES)}")
         super().__init__(file, memory=memory)
-        self.path, self.base = folder, base
-        self._config = read_config(folder)
+        self.path = folder
+        self.config = read_config(folder)
         self._check_kind()
-        self.metadata = dict(getattr(base, "metadata", {}))
-        self._parts = self._matched()
-        added = [key for key in self._parts if key not in base]
-        self.shards = {**getattr(base, "shards", {}), file: added}  # in the order of iteration
+        parts = self._read_names()
+        self.base = self._zeros(parts) if base is None else base
+        self.metadata = dict(getattr(self.base, "metadata", {}))
+        self.parts = self._matched(parts)
+        added = [key for key in self.parts if key not in self.base]
+        self.shards = {**getattr(self.base, "shards", {}), file: added}  # in the order of iteration
 
     def _check_kind(self) -> None:
-        kind = str(self._config.get("peft_type", "LORA")).upper()
+        kind = str(self.config.get("peft_type", "LORA")).upper()
         if kind != "LORA":
             raise ValueError(f"{self.path} holds an adapter of the kind {kind}, not LoRA: {_ELSE}")
-        unknown = [name for name, value in self._config.items() if value and name not in _KNOWN]
-        start = str(self._config.get("init_lora_weights", True))
+        unknown = [name for name, value in self.config.items() if value and name not in _KNOWN]
+        start = str(self.config.get("init_lora_weights", True))
         unknown += [f"init_lora_weights={start}"] * bool(_CHANGES_BASE.match(start))
         if unknown:
             raise ValueError(
                 f"{self.path} was trained with {unknown[0]}, which is not computed here: {_ELSE}"
             )
 
-    def _matched(self) -> dict[str, dict[str, str]]:
-        """Return base key to the adapter's keys by role: factors, or "whole" for a saved tensor."""
+    def _read_names(self) -> dict[str, dict[str, str]]:
+        """Return own names to the file's keys by role: factors, or "whole" for a saved tensor."""
         parts: dict[str, dict[str, str]] = defaultdict(dict)
         for key in self._entries:
             plain = key.removeprefix("base_model.model.").replace(".modules_to_save.", ".")
@@ -96,9 +101,23 @@ class WithAdapter(Checkpoint):
                 }
             else:
                 parts[weight_key(factor[1])][factor[2]] = key
+        return parts
+
+    def _zeros(self, parts: Mapping[str, Mapping[str, str]]) -> StateDict:
+        """Return zeros in place of the adapted tensors, each in one entry of memory."""
+        shapes = {key: self._adapted_shape(roles) for key, roles in parts.items()}
+        for key, roles in parts.items():
+            if shapes[key] is None and "whole" not in roles:
+                raise ValueError(
+                    f"{self.path} has no two factors that fit for {key!r}, only {', '.join(roles)}"
+                )
+        return {key: torch.zeros(()).expand(shape) for key, shape in shapes.items() if shape}
+
+    def _matched(self, parts: Mapping[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        """Return base key to the adapter's keys by role."""
         adapted = [key for key, roles in parts.items() if roles.keys() != {"whole"}]
         layout = layout_of(self.base)
-        old, new = _prefixes(adapted, layout)
+        self.renamed = old, new = _prefixes(adapted, layout)
         self._named = {new + key.removeprefix(old): key for key in parts}
         moved = {key: parts[own] for key, own in self._named.items()}
         absent = [key for key in adapted if new + key.removeprefix(old) not in layout]
@@ -112,22 +131,25 @@ class WithAdapter(Checkpoint):
             self._check_shape(key, roles, tuple(layout[key].shape) if key in layout else ())
         return moved
 
-    def _check_shape(self, key: str, roles: Mapping[str, str], shape: tuple[int, ...]) -> None:
-        known = {role: self._entries[n] for role, n in roles.items() if n in self._entries}
-        sizes = {role: tuple(entry.shape) for role, entry in known.items()}
-        shape = sizes.pop("whole", shape)
-        if not sizes:
-            return
-        if {"A", "B"} <= sizes.keys():
+    def _adapted_shape(self, roles: Mapping[str, str]) -> tuple[int, ...] | None:
+        """Return the shape of a tensor that factors update; None if they do not fit together."""
+        sizes = self._sizes(roles)
+        sizes.pop("whole", None)
+        if {"A", "B"} <= sizes.keys() and sizes["A"][0] == sizes["B"][1]:
             rows, columns = sizes["B"][0], sizes["A"][1:]
-            whole = (*columns, rows) if self._transposed else (rows, *columns)
-            fits = whole == shape and sizes["A"][0] == sizes["B"][1]
-        elif {"embedding_A", "embedding_B"} == sizes.keys():
-            whole = sizes["embedding_A"][1], sizes["embedding_B"][0]
-            fits = whole == shape and sizes["embedding_A"][0] == sizes["embedding_B"][1]
-        else:
-            fits = sizes.keys() == {"bias", "A"} and sizes["bias"] == shape
-        if not fits:
+            return (*columns, rows) if self._transposed else (rows, *columns)
+        a, b = sizes.get("embedding_A", ()), sizes.get("embedding_B", ())
+        if len(sizes) == len(a) == len(b) == 2 and a[0] == b[1]:
+            return a[1], b[0]
+        return sizes["bias"] if sizes.keys() == {"bias", "A"} else None
+
+    def _sizes(self, roles: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+        return {r: tuple(self._entries[n].shape) for r, n in roles.items() if n in self._entries}
+
+    def _check_shape(self, key: str, roles: Mapping[str, str], shape: tuple[int, ...]) -> None:
+        sizes = self._sizes(roles)
+        shape = sizes.pop("whole", shape)
+        if sizes and self._adapted_shape(roles) != shape:
             listed = ", ".join(f"{role} {list(size)}" for role, size in sizes.items())
             raise ValueError(
                 f"{self.path} does not fit the base: {key!r} has shape {list(shape)}, and the "
@@ -136,53 +158,69 @@ class WithAdapter(Checkpoint):
 
     @property
     def _transposed(self) -> bool:
-        return bool(self._config.get("fan_in_fan_out"))
+        return bool(self.config.get("fan_in_fan_out"))
 
     def _scale(self, key: str, rank: int) -> float:
         """Return α/r, or α/√r, of a module; patterns are those of PEFT."""
-        module, alpha = self._named[key].rpartition(".")[0], self._config.get("lora_alpha", 8)
-        for pattern, own in (self._config.get("alpha_pattern") or {}).items():
+        module, alpha = self._named[key].rpartition(".")[0], self.config.get("lora_alpha", 8)
+        for pattern, own in (self.config.get("alpha_pattern") or {}).items():
             if re.match(rf"(.*\.)?({pattern})$", module):
                 alpha = own
                 break
-        return float(alpha / (rank**0.5 if self._config.get("use_rslora") else rank))
+        return float(alpha / (rank**0.5 if self.config.get("use_rslora") else rank))
 
     def __getitem__(self, key: str) -> Tensor:
-        roles = self._parts.get(key)
+        roles = self.parts.get(key)
         if roles is None:
             return self.base[key]
-        read = {role: super(WithAdapter, self).__getitem__(name) for role, name in roles.items()}
-        base = read.pop("whole") if "whole" in read else self.base[key]
-        if not read:
+        base = self.stored(roles["whole"]) if "whole" in roles else self.base[key]
+        if roles.keys() == {"whole"}:
             return base
         dtype = torch.promote_types(base.dtype, torch.float32)
-        factors = {role: tensor.to(base.device, dtype) for role, tensor in read.items()}
-        return self._applied(key, base.to(dtype), factors)
-
-    def _applied(self, key: str, base: Tensor, read: Mapping[str, Tensor]) -> Tensor:
-        if "bias" in read:
-            return base + self._scale(key, len(read["A"])) * read["bias"]
-        if "embedding_A" in read:
-            a, b = read["embedding_A"], read["embedding_B"]
-            return base + self._scale(key, len(a)) * (b @ a).T
-        a, b = read["A"], read["B"]
-        update = self._scale(key, len(a)) * (b.flatten(1) @ a.flatten(1))
-        if self._transposed:
-            update = update.T
-        result = base + update.view(base.shape)
-        if "magnitude_vector" not in read:
+        result = base.to(dtype) + self.update(key, dtype, base.device)
+        if "magnitude_vector" not in roles:
             return result
+        norm = self.stored(roles["magnitude_vector"]).to(base.device, dtype)
         rows = result.T if self._transposed else result.flatten(1)
         norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        rows = rows * (read["magnitude_vector"].view(-1, 1) / norms)
+        rows = rows * (norm.view(-1, 1) / norms)
         return (rows.T if self._transposed else rows).reshape(base.shape)
 
+    def stored(self, name: str) -> Tensor:
+        """Return a tensor of the adapter's own file."""
+        return super().__getitem__(name)
+
+    def factors(self, key: str) -> tuple[Tensor, Tensor, float]:
+        """Return the stored B and A of a key, and the factor s of their product."""
+        roles = self.parts[key]
+        b, a = (self.stored(roles.get(n, roles.get(f"embedding_{n}", ""))) for n in "BA")
+        return b, a, self._scale(key, len(a))
+
+    def update(
+        self, key: str, dtype: torch.dtype = torch.float32, device: torch.device | None = None
+    ) -> Tensor:
+        """Return what is added to a tensor before DoRA's norms, s B A."""
+        roles = self.parts[key]
+        if "bias" in roles:
+            rank = len(self.stored(roles["A"]))
+            return self._scale(key, rank) * self.stored(roles["bias"]).to(device, dtype)
+        b, a, scale = self.factors(key)
+        product = b.to(device, dtype).flatten(1) @ a.to(device, dtype).flatten(1)
+        product = scale * product
+        return (product.T if self.turned(key) else product).reshape(
+            self._adapted_shape(roles) or ()
+        )
+
+    def turned(self, key: str) -> bool:
+        """Whether a weight is stored with one column per output, so that B A is transposed."""
+        return "embedding_A" in self.parts[key] or self._transposed
+
     def __contains__(self, key: object) -> bool:
-        return key in self.base or key in self._parts
+        return key in self.base or key in self.parts
 
     def __iter__(self) -> Iterator[str]:
         yield from self.base
-        yield from (key for key in self._parts if key not in self.base)
+        yield from (key for key in self.parts if key not in self.base)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -191,7 +229,7 @@ class WithAdapter(Checkpoint):
     def layout(self) -> dict[str, Tensor]:
         """Shapes and dtypes as tensors on the meta device."""
         layout = {key: tensor.to("meta") for key, tensor in layout_of(self.base).items()}
-        for key, roles in self._parts.items():
+        for key, roles in self.parts.items():
             if "whole" in roles:
                 entry = self._entries[roles["whole"]]
                 layout[key] = torch.empty(entry.shape, dtype=entry.dtype, device="meta")
@@ -204,7 +242,7 @@ class WithAdapter(Checkpoint):
     def tied(self) -> dict[str, str]:
         """The base's ties, without those of adapted tensors."""
         ties = tied_keys(self.base).items()
-        return {k: first for k, first in ties if not {k, first} & self._parts.keys()}
+        return {k: first for k, first in ties if not {k, first} & self.parts.keys()}
 
     def check(self) -> None:
         """Raise ``ValueError`` if a file has changed since its header was read."""

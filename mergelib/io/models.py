@@ -68,12 +68,18 @@ def split(path: AnyPath) -> tuple[Path | None, Path | None]:
     return (Path(before), Path(after)) if written else (None, None)
 
 
+def find_base(path: AnyPath) -> tuple[str, Path | None]:
+    """Return how an adapter's configuration names the base, and its folder if that is here."""
+    named = str(read_config(Path(path)).get("base_model_name_or_path") or "")
+    folders = (Path(named), Path(path) / named)
+    return named, next((folder for folder in folders if named and folder.is_dir()), None)
+
+
 def base_of(path: AnyPath) -> Path:
     """Return the folder of an adapter's base; ValueError if its configuration names none here."""
-    named = str(read_config(Path(path)).get("base_model_name_or_path") or "")
-    for folder in (Path(named), Path(path) / named):
-        if named and folder.is_dir():
-            return folder
+    named, folder = find_base(path)
+    if folder is not None:
+        return folder
     trained = f", which was trained on {named!r}, no folder here" if named else ""
     raise ValueError(
         f"{path} holds an adapter but no model{trained}: pass the base as pretrained (-p), or "

@@ -47,7 +47,7 @@ def _mapping(value: Mapping[Any, Any]) -> str:
     value = getattr(value, "layout", value)  # of a checkpoint, so that no tensor is read
     if value and all(isinstance(part, Tensor) for part in value.values()):
         size = sum(part.nbytes for part in value.values())
-        return f"<{len(value)} tensors, {_bytes(size)}>"
+        return f"<{len(value)} tensors, {as_bytes(size)}>"
     text = repr(value) if all(isinstance(v, _PLAIN) for v in value.values()) else ""
     if not value or 0 < len(text) <= LONGEST:
         return text or "{}"
@@ -55,7 +55,8 @@ def _mapping(value: Mapping[Any, Any]) -> str:
     return f"<{len(value)}: {', '.join(names)}{', …' if len(value) > SHOWN else ''}>"
 
 
-def _bytes(size: float) -> str:
+def as_bytes(size: float) -> str:
+    """Return a size in words, such as 1.5 GB."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

@@ -175,6 +175,18 @@ def _() -> None:
 
 case("adapter-kind")(lambda: adapter(peft_type="IA3"))
 case("adapter-fit")(lambda: adapter("other"))
+
+
+def merge_adapters(method: str, *bases: str) -> None:
+    """Write an adapter of each base, and merge them into one."""
+    for number, base in enumerate(bases):
+        adapter(base_model_name_or_path=base)
+        Path("lora").rename(f"lora_{number}")
+    ml.merge_adapters(method, [f"lora_{i}" for i in range(len(bases))], "merged")
+
+
+case("adapter-bases")(lambda: merge_adapters("average", "org/small", "org/large"))
+case("adapter-rank")(lambda: merge_adapters("ties", "org/small", "org/small"))
 case("quantised")(lambda: merge(more(encoder__dense__weight=torch.ones(32, 32, dtype=torch.int8))))
 
 

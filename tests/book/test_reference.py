@@ -24,7 +24,13 @@ def test_every_public_name_is_documented_once_with_an_example() -> None:
     )
     documented = re.findall(pattern, API.read_text(), flags=re.DOTALL)
     assert sorted(name for name, _ in documented) == sorted(docstrings.documented())
-    unnamed = {"Adapted", "Compressed", "LearnedGrowth", "Alignment"}  # results of functions
+    unnamed = {
+        "Adapted",
+        "Compressed",
+        "LearnedGrowth",
+        "Alignment",
+        "Inspection",
+    }  # results of functions
     for name, example in documented:
         short = name.rpartition(".")[2]
         assert short in unnamed or re.search(rf"\b{short}\(", example) or f"@ml.{short}(" in example

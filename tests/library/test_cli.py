@@ -238,3 +238,23 @@ def test_help_teaches(run: Run) -> None:
     for command in ([], ["merge"], ["methods"]):
         assert "Usage" in succeed(run, *command, "--help")
     assert "--set scale=1.2" in succeed(run, "merge", "--help")
+
+
+def test_adapters_are_merged_into_one(run: Run, tmp_path: Path) -> None:
+    """With the error of each module; other refusals are those of the function."""
+    folders = [tmp_path / name for name in "ab"]
+    for folder in folders:
+        factors = {"A": torch.randn(2, 6), "B": torch.randn(8, 2)}
+        state = {f"base_model.model.fc.lora_{n}.weight": t for n, t in factors.items()}
+        save_state_dict(state, folder / "adapter_model.safetensors")
+        (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "lora_alpha": 2}')
+    out, new = tmp_path / "out", tmp_path / "new"
+    command = ["merge-adapters", "average", *folders, "-o", out, "-s", "weights=1,-1"]
+    printed = succeed(run, *command).splitlines()
+    assert re.fullmatch(r"fc  rank 4  relative error (0|\de-\d+|\d\.\de-\d+)", printed[0])
+    assert printed[1:] == [f"Wrote {out}"]
+    exact = load_state_dict(out / "adapter_model.safetensors")
+    assert exact["base_model.model.fc.lora_A.weight"].shape == (4, 6)
+    assert "fc  rank 1  relative error 0." in succeed(run, *command, "--rank", 1, "--overwrite")
+    assert "pass --overwrite to replace it" in fail(run, *command)
+    assert "pass --rank to truncate it" in fail(run, "merge-adapters", "ties", *folders, "-o", new)

@@ -9,7 +9,9 @@ import torch
 import mergelib as ml
 
 
-@pytest.mark.parametrize("function", [ml.merge, ml.merge_files, ml.adapt, ml.load_state_dict])
+@pytest.mark.parametrize(
+    "function", [ml.merge, ml.merge_files, ml.adapt, ml.load_state_dict, ml.inspect]
+)
 def test_examples_run(function: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = {**vars(ml), "torch": torch, "nn": torch.nn}
