@@ -162,6 +162,29 @@ def test_weights_of_an_elected_mean_by_hand() -> None:
     assert turned["w"].tolist() == [-2, 0], "a negative weight turns its task vector"
 
 
+def test_ties_of_each_tensor_in_mergekits_way() -> None:
+    """Its merge of a tensor, step by step; 16 entries, so that the numbers kept are whole."""
+    base, experts = family()
+    density: list[Any] = [0.25, {"over_layers": [0.5, 0.5, 1], "*": 0.75}]
+    weights: list[Any] = [{"*mlp*": {"over_layers": [0.5, 2]}, "*": 1.5}, 0.5]
+    result = ml.merge(
+        "ties", experts, pretrained=base, density=density, weights=weights, trim="tensor"
+    )
+    for key, origin in base.items():
+        depth = int(key.split(".")[2]) / 3 if "layers" in key else None
+        kept = [4, 12 if depth is None else 16 * max(0.5, depth)]  # 8, 8, 10.67 and 16
+        factor = torch.tensor([0.5 + 1.5 * (depth or 0) if "mlp" in key else 1.5, 0.5])
+        deltas = torch.stack([expert[key] - origin for expert in experts]).view(2, -1)
+        for delta, count in zip(deltas, kept, strict=True):
+            delta[delta.abs().argsort(descending=True)[math.ceil(count) :]] = 0
+        deltas *= factor[:, None]
+        sign = torch.where(deltas.sum(0) >= 0, 1.0, -1.0)
+        agree = deltas.sign() == sign
+        divisor = (agree * factor[:, None]).sum(0)
+        mean = (deltas * agree).sum(0) / torch.where(divisor == 0, 1.0, divisor)
+        torch.testing.assert_close(result[key], origin + mean.view(4, 4))
+
+
 def test_density_per_expert_trims_the_whole_model_of_each() -> None:
     base, experts = family()
     for t, density in enumerate([0.25, 0.5]):
