@@ -32,7 +32,7 @@ from mergebook.lab.comparison import (
     sub_zoo,
 )
 from mergebook.lab.experts import judge_merges
-from mergebook.lab.grids import ADAPTED, FIRST_GRIDS, KERNEL_GRIDS, SUBSET_GRIDS, Grid
+from mergebook.lab.grids import ADAPTED, FIRST_GRIDS, SUBSET_GRIDS, Grid
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
@@ -41,7 +41,7 @@ from mergelib.compression import Compressed, compress
 from mergelib.evaluation.loops import evaluate
 from mergelib.procedures.common import unlabelled
 from mergelib.registry import get_method
-from mergelib.statedict import StateDict, flatten, is_kernel
+from mergelib.statedict import StateDict, flatten
 
 RANK_RATIOS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.32, 0.5, 0.75, 1.0)
 COUNTS = (2, 4, 8, 12, 16, 20)
@@ -283,28 +283,6 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
             moved = {"mean": float(share.mean()), "spread": float(share.std())}
             tables["moved"].append({**own, **moved})
     return tables
-
-
-@study()
-def kernels(zoo: Zoo, *, grids: Mapping[str, Grid] = KERNEL_GRIDS) -> Tables:
-    """Methods on a convolutional network, low-rank ones with its convolutions folded to matrices.
-
-    Unfolded, these methods average every tensor that is not a matrix: the whole network.
-
-    Returns:
-        ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``, at hyperparameters chosen
-        on validation data; ``chosen``: rows of ``method`` and these.
-    """
-    rows = judged_alone(zoo)
-    states = {"pretrained": zoo.pretrained}
-    chosen = []
-    for method, grid in grids.items():
-        best = best_of(zoo, method, {**grid, "is_matrix": [is_kernel]})
-        states[method] = merge_zoo(method, zoo, **best)
-        chosen.append({"method": method, **{key: best[key] for key in grid}})
-    for method, state in states.items():
-        rows += judged(zoo, method, state)
-    return {"test": rows, "chosen": chosen}
 
 
 @study()
