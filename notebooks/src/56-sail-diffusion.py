@@ -37,7 +37,7 @@ from mergebook import ledger, load_suite, load_zoo, plots
 from mergebook.lab.results import load_table
 from mergebook.lab.statistics import over_seeds, plus_minus
 from mergebook.sail import claims as sail
-from mergebook.sail.measure.diffusion import ALONE, EVERY, TRAININGS, Parts
+from mergebook.sail.measure.diffusion import ALONE, TRAININGS, Parts
 from mergebook.sail.measure.latents import Plan, by_rows, prepare
 from mergebook.sail.networks.diffusion import flow
 from mergebook.sail.read import diffusion as analysis
@@ -140,7 +140,7 @@ def aligned(kind, rows):
         return torch.nn.functional.mse_loss(parts.align(tokens), represent(noisy))
 
     def keep(step, value):
-        if step % EVERY == 0:
+        if step % 10 == 0:
             spread = float(by_rows(represent, world.latents[:100]).std((0, 1)).mean())
             rows.append({"f_P": kind, "step": step, "loss": value, "spread": spread})
 

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from mergebook.cart.theory import interference_curves, output_interference
+from mergebook.cart.theory import interference_curves
 from mergebook.lab.comparison import (
     accuracies,
     adapted,
@@ -36,7 +36,6 @@ from mergebook.lab.grids import ADAPTED, FIRST_GRIDS, SUBSET_GRIDS, Grid
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
-from mergelib.activations import layer_inputs
 from mergelib.compression import Compressed, compress
 from mergelib.evaluation.loops import evaluate
 from mergelib.procedures.common import unlabelled
@@ -146,27 +145,10 @@ def task_counts(
 
 
 @study()
-def interference(
-    zoo: Zoo, *, rank_ratios: Sequence[float] = RANK_RATIOS, pictures: int = 60
-) -> Tables:
-    """Interference and reconstruction error of every matrix.
-
-    Returns:
-        ``curves``, see `interference_curves`; and ``outputs``, see `output_interference`, on what
-        the linear layers of the average get to see of this many validation inputs per task.
-    """
-    device = next(zoo.model.parameters()).device
-    average = merge_zoo("average", zoo)
-    inputs = {
-        name: layer_inputs(
-            zoo.model, task.transform(task.validation.inputs[:pictures].to(device)), average
-        )
-        for name, task in zoo.suite.tasks.items()
-    }
-    positive = [ratio for ratio in rank_ratios if ratio > 0]
-    outputs = output_interference(zoo.experts, zoo.pretrained, inputs, positive)
+def interference(zoo: Zoo, *, rank_ratios: Sequence[float] = RANK_RATIOS) -> Tables:
+    """Interference and reconstruction error of every matrix, see `interference_curves`."""
     curves = interference_curves(zoo.experts, zoo.pretrained, rank_ratios, is_matrix=zoo.is_matrix)
-    return {"curves": records(curves), "outputs": records(outputs)}
+    return {"curves": records(curves)}
 
 
 @study()
@@ -222,12 +204,11 @@ def adaptation(
 
     Returns:
         ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``granularity`` (empty
-        for a base), ``task`` and ``accuracy``; ``history``: rows of ``base``, ``granularity``,
-        ``step`` and ``entropy``, the sum over tasks; ``chosen``: rows of ``method`` and
-        ``settings``. Results from before there was ``granularity`` lack it: they are by layer.
+        for a base), ``task`` and ``accuracy``; ``chosen``: rows of ``method`` and ``settings``.
+        Results from before there was ``granularity`` lack it: they are by layer.
     """
     data = unlabelled(examples_of(zoo, None, "test"))
-    rows, history, chosen = [], [], []
+    rows, chosen = [], []
     fixed = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size}
     for base in grids if bases is None else bases:
         best = choose_wide(zoo, base, grids[base])[0]
@@ -237,14 +218,11 @@ def adaptation(
         for fine in granularities:
             result = adapted(zoo, "adamerging", data, base=base, granularity=fine, **options)
             states[f"adamerging+{base}", fine] = result.state
-            totals = result.history.drop(columns="step").sum(axis=1)[::10]
-            run = {"base": base, "granularity": fine}
-            history += [{**run, "step": i, "entropy": total} for i, total in totals.items()]
         for (method, kind), state in states.items():
             named = {"method": method, "granularity": kind}
             table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
             rows += records(table[["task", "accuracy"]].assign(**named))
-    return {"test": rows, "history": history, "chosen": chosen}
+    return {"test": rows, "chosen": chosen}
 
 
 @study()
@@ -256,15 +234,10 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
 
     Returns:
         ``test``: rows of ``method`` (``cart``, or the loss), learning ``rate`` (0 for CART),
-        ``task``, ``accuracy`` and ``loss``; ``history``: rows of ``method``, ``rate``, ``step`` and
-        ``value``, the mean over tasks of what is minimised (nats); ``moved``: rows of ``method``,
-        ``rate``, the ``mean`` coefficient relative to the start and their ``spread``; ``chosen``:
-        a row of ``method`` and ``settings``.
+        ``task``, ``accuracy`` and ``loss``; ``chosen``: a row of ``method`` and ``settings``.
     """
     best = choose_wide(zoo, "cart", ADAPTED["cart"])[0]
-    rows = judged(zoo, "cart", merge_zoo("cart", zoo, **best))
-    tables: Tables = {"test": [{"rate": 0, **row} for row in rows], "history": [], "moved": []}
-    tables["chosen"] = choices({"cart": best})
+    rows = [{"rate": 0, **row} for row in judged(zoo, "cart", merge_zoo("cart", zoo, **best))]
     splits: dict[str, Mapping[str, Any]] = {
         "entropy": unlabelled(examples_of(zoo, None, "test")),
         "cross_entropy": examples_of(zoo, None),
@@ -275,14 +248,8 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
             result = adapted(
                 zoo, "adamerging", data, loss=loss, learning_rate=rate, steps=steps, **options
             )
-            own = {"method": loss, "rate": rate}
-            tables["test"] += [{**row, **own} for row in judged(zoo, loss, result)]
-            values = result.history.drop(columns="step").mean(axis=1)[::10]
-            tables["history"] += [{**own, "step": i, "value": value} for i, value in values.items()]
-            share = (result.coefficients / best["scale"]).to_numpy()
-            moved = {"mean": float(share.mean()), "spread": float(share.std())}
-            tables["moved"].append({**own, **moved})
-    return tables
+            rows += [{**row, "rate": rate} for row in judged(zoo, loss, result)]
+    return {"test": rows, "chosen": choices({"cart": best})}
 
 
 @study()

@@ -82,8 +82,7 @@ def arms(
     """Loss on the way from every start.
 
     Rows with ``start``, ``size``, and of pictures ``modality`` and ``target``. ``curves``: of each
-    ``arm``, ``step``, ``choose`` and ``judge`` (nats), ``accuracy``, and of features that are
-    probed ``neighbours``, the accuracy of a vote of the nearest. ``costs``: of each ``arm``,
+    ``arm``, ``step``, ``choose`` and ``judge`` (nats) and ``accuracy``. ``costs``: of each ``arm``,
     ``step_flops``, ``added_flops`` (whatever the start takes beside its sources) and
     ``source_flops``. ``distances``: MMD² ``first`` (of D_1 and D*), ``second`` and ``between``,
     ``p``, of a ``between`` as large if D_1 and D_2 have one law, and ``gamma``, θ_1's weight.

@@ -20,7 +20,7 @@ from mergelib.align import git_rebasin
 from mergelib.evaluation.tasks import Split
 from mergelib.hashing import stable_seed
 from mergelib.sail.divergences import mmd_table
-from mergelib.sail.proximal import oracle_gamma, proximal_weights
+from mergelib.sail.proximal import proximal_weights
 from mergelib.statedict import StateDict, flatten, lerp
 from mergelib.training import train
 
@@ -62,15 +62,14 @@ def spirals(
     is trained from the common start where sources share it, else from a fresh one). ``matched``:
     the same of ``parameters`` and ``random`` where the second source with its own start, the
     optimum and the fresh weights are all reordered to match the first source: which order hidden
-    units have is chance. ``weights``: rows of ``reading``, ``start``, ``gamma`` (Theorem 3) and
-    ``oracle`` (nearest to the optimum, any sign).
+    units have is chance.
     """
     data = world.spirals(seed)
     parts = {name: world.readings(data, seed)[name] for name in readings}
     names = ("common", "second", "fresh", "further")
     starts = {name: initial(name, seed) for name in names}
     trained = sources_of(data, parts, starts, epochs, learning_rate)
-    tables: Tables = {"arms": [], "sources": [], "matched": [], "weights": []}
+    tables: Tables = {"arms": [], "sources": [], "matched": []}
 
     def measured(states: list[StateDict]) -> tuple[list[dict[str, Any]], list[dict[str, Tensor]]]:
         model = side_by_side(states)
@@ -96,10 +95,6 @@ def spirals(
             kinds.append({"start": start, "gamma": round(weight, DIGITS), "arm": "proximal"})
             states.append(lerp(pair[1], pair[0], weight))
             end = optimum if start == "shared" else fresh
-            oracle = float(oracle_gamma(list(pair), end, "affine").weights[0])
-            tables["weights"].append(
-                {"reading": reading, "start": start, "gamma": weight, "oracle": oracle}
-            )
             for row in apart(pair, end, starts["further"]):
                 mmd = float(table[0, row["source"]])
                 tables["sources"].append({"reading": reading, "start": start, "mmd": mmd, **row})

@@ -47,11 +47,11 @@ def stability(
     """The constants that the framework's bounds take, where a merge begins and ends.
 
     On training examples. ``curvature``: rows of ``point``, ``of`` (``mean``, ``task`` or
-    ``example``), ``task`` and ``smoothness``. ``gradients``: rows of ``point``, ``task``, ``loss``
-    and, with half widths, ``noise`` σ² and ``heterogeneity`` ζ² (``plugged_in`` is the biased one);
-    ``largest`` σ. ``points``: rows of ``point``, ``loss`` f, ``squared`` ‖∇f‖² on these examples
-    and ``unbiased``, ``dissimilarity`` κ² for equal weights. ``adam``: rows of ``task``, ``steps``,
-    ``residual`` and ``spread``, see `AdamSteps`.
+    ``example``), ``task`` and ``smoothness``. ``gradients``: rows of ``point``, ``task``,
+    ``loss``, ``noise`` σ², ``largest`` σ, and ``heterogeneity`` ζ², also ``plugged_in`` with bias.
+    ``points``: rows of ``point``, ``loss`` f, ``squared`` ‖∇f‖² on these examples and ``unbiased``,
+    ``dissimilarity`` κ² for equal weights. ``adam``: rows of ``task``, ``steps``, ``residual`` and
+    ``spread``, see `AdamSteps`.
     """
     for point in points:
         if point not in POINTS:
@@ -105,18 +105,13 @@ def _gradients(losses: Mapping[str, TaskLoss], parts: int) -> tuple[Rows, dict[s
     for (name, loss), distance in zip(losses.items(), apart, strict=True):
         noise = estimators.gradient_noise(loss)
         row = {"task": name, "loss": float(loss.values().mean())}
-        row |= _named("noise", noise.square) | {"largest": noise.largest}
-        row |= _named("heterogeneity", distance) | {"plugged_in": distance.plug_in}
-        rows.append(row)
+        row |= {"noise": noise.square.value, "largest": noise.largest}
+        rows.append(row | {"heterogeneity": distance.value, "plugged_in": distance.plug_in})
     even = torch.full((len(losses),), 1 / len(losses), dtype=torch.float64)
     gradient = estimators.squared_length(table, even)
     kappa = estimators.dissimilarity(table, even)
     mean = {"loss": sum(row["loss"] for row in rows) / len(rows), "squared": gradient.plug_in}
-    return rows, mean | _named("unbiased", gradient) | _named("dissimilarity", kappa)
-
-
-def _named(name: str, estimate: estimators.Estimate) -> dict[str, Any]:
-    return {name: estimate.value, f"{name}_half_width": estimate.half_width}
+    return rows, mean | {"unbiased": gradient.value, "dissimilarity": kappa.value}
 
 
 def _recorded(zoo: Zoo, name: str, steps: int, rate: float) -> Iterator[dict[str, float]]:

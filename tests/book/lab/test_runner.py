@@ -224,7 +224,6 @@ def test_adaptation_study(tiny_zoo: Zoo) -> None:
     assert found == [(plus, "layer"), (plus, "task"), ("task_arithmetic", "")]
     means = table.groupby("granularity")["accuracy"].mean()
     assert means["layer"] != means["task"], "one coefficient a task is another search"
-    assert [row["step"] for row in tables["history"]] == [0, 10] * 2
     assert json.loads(json.dumps(tables)) == tables
 
 

@@ -35,15 +35,5 @@ def linear_probe(train: Split, *tests: Split, C: float = 0.1) -> list[tuple[floa
     return found
 
 
-def neighbours_accuracy(train: Split, test: Split, *, k: int = 20) -> float:
-    """Accuracy (0..1) on test rows of a vote of the k training rows of the largest cosine."""
-    from sklearn.neighbors import KNeighborsClassifier
-
-    if not 1 <= k <= len(train):
-        raise ValueError(f"k is {k}, expected 1 to the {len(train)} training rows")
-    model = KNeighborsClassifier(k, metric="cosine").fit(*_arrays(train))
-    return float(model.score(*_arrays(test)))
-
-
 def _arrays(rows: Split) -> tuple[np.ndarray, np.ndarray]:
     return rows.inputs.double().cpu().numpy(), rows.labels.cpu().numpy()
