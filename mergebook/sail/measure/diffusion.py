@@ -89,9 +89,8 @@ def diffusion(zoo: Zoo, **settings: Any) -> Tables:
     ``frechet``, ``kernel`` (unbiased) and ``accuracy``, the share of pictures that the expert takes
     for the class asked for. ``"A"`` and ``"cost"`` are accounts A and C of
     `mergebook.sail.costs.Costs`; the latter is B as well for ``REPA + J``, which has no sources; of
-    ``REPA, grown``, ``"steps"`` is A and B.
-    ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and ``before`` the first. ``floor``: see
-    `mergebook.sail.measure.latents.World`.
+    ``REPA, grown``, ``"steps"`` is A and B. ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and
+    ``before`` the first. ``floor``: see `mergebook.sail.measure.latents.World`.
     """
     plan = Plan(**settings)
     for what, names, known in (("arm", plan.only, ARMS), ("training", plan.rates, TRAININGS)):

@@ -129,9 +129,8 @@ def merge_stability(
     """The average of experts, and all that the bound of its generalisation error is made of.
 
     ``merged``: rows of ``steps`` (0: the pretrained model), ``loss`` f on the training examples,
-    ``fresh_loss`` F, ``second_moment`` V, ``squared`` ‖∇f‖²,
-    ``smoothness`` L, the largest of the single examples, and ``stability`` S = Σ s_t / T³. Losses
-    are means over tasks, in nats.
+    ``fresh_loss`` F, ``second_moment`` V, ``squared`` ‖∇f‖², ``smoothness`` L, the largest of the
+    single examples, and ``stability`` S = Σ s_t / T³. Losses are means over tasks, in nats.
     """
     weights, moved = [], []
     split = {name: rows_of(zoo, name) for name in [*zoo.suite.tasks][:tasks]}

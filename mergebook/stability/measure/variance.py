@@ -49,8 +49,8 @@ def variance(
     ``variance``: for each ``operator`` and ``density``, with equal weights, ``raw``, the summed
     variance over that of the task vectors, and ``relative``, `relative_variance` after it;
     ``experts``, the share of experts with δ_t > 0 over all entries, and ``experts_zeroed``, over
-    those that are set to zero (Eq. 10). ``test``: rows of ``operator``, ``density``, ``scale`` (``printed`` or
-    ``chosen``), ``projection``, ``task``, ``accuracy`` and ``loss`` (nats).
+    those that are set to zero (Eq. 10). ``test``: rows of ``operator``, ``density``, ``scale``
+    (``printed`` or ``chosen``), ``projection``, ``task``, ``accuracy`` and ``loss`` (nats).
     """
     zoo = cut(zoo, pictures)
     kept = {key: value for key, value in zoo.pretrained.items() if not is_statistic(key)}
