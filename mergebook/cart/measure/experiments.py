@@ -52,9 +52,8 @@ def baselines(
 ) -> Tables:
     """Methods with hyperparameters chosen on validation data, judged on test data.
 
-    Returns:
-        ``chosen`` (one row: the zoo's fingerprint and every method's settings), ``validation``
-        (one row per grid point) and ``test`` (one row per method and task, as `compare` gives it).
+    ``chosen`` (one row: the zoo's fingerprint and every method's settings), ``validation`` (one row
+    per grid point) and ``test`` (one row per method and task, as `compare` gives it).
     """
     settings, searched = {}, []
     methods = [methods] if isinstance(methods, str) else methods or tuple(grids)
@@ -81,10 +80,9 @@ def ranks(
 ) -> Tables:
     """What merging keeps and where it goes, against the rank: centred (CART) and uncentred.
 
-    Returns:
-        ``test``: rows of ``method``, ``scale``, ``rank_ratio``, ``task``, ``accuracy``, ``loss``,
-        on test data; and ``path``: rows of ``method``, ``scale``, ``rank_ratio``, and ``distance``,
-        ‖θ − θ_avg‖ over the mean ‖θ_t − θ_avg‖.
+    ``test``: rows of ``method``, ``scale``, ``rank_ratio``, ``task``, ``accuracy``, ``loss``, on
+    test data; and ``path``: rows of ``method``, ``scale``, ``rank_ratio``, and ``distance``, ‖θ −
+    θ_avg‖ over the mean ‖θ_t − θ_avg‖.
     """
     centre = flatten(merge_zoo("average", zoo))
     spread = float(torch.stack([(flatten(e) - centre).norm() for e in zoo.experts.values()]).mean())
@@ -115,11 +113,10 @@ def task_counts(
     For every count, random subsets of the suite's tasks are merged by every method of
     `SUBSET_GRIDS`, with hyperparameters chosen for the subset on validation data.
 
-    Returns:
-        ``test``: rows of ``count``, ``subset``, ``method``, ``accuracy`` and ``normalised``, means
-        over the subset's tasks; ``bounds``: for each task the accuracies between which the
-        paper's Eq. 11 sees a mean vary, ``pretrained`` and ``individual``; and ``chosen``: rows of
-        ``count``, ``subset``, ``method`` and ``settings``.
+    ``test``: rows of ``count``, ``subset``, ``method``, ``accuracy`` and ``normalised``, means over
+    the subset's tasks; ``bounds``: for each task the accuracies between which the paper's Eq. 11
+    sees a mean vary, ``pretrained`` and ``individual``; and ``chosen``: rows of ``count``,
+    ``subset``, ``method`` and ``settings``.
     """
     zoo = cut(zoo, pictures)
     own = individual(zoo, autocast=True).set_index("task")["accuracy"]
@@ -163,11 +160,10 @@ def compression(
     TALL masks get their ``mask_scale`` for every task from validation data, by accuracy, or for
     texts by loss. CART-Indexing runs at every rank with both settings of ``rest``.
 
-    Returns:
-        ``test``: rows of ``method``, ``setting``, ``rest`` (empty but for CART-Indexing), ``task``,
-        ``accuracy``, ``loss``; ``storage``: rows of ``method``, ``setting``, ``rest``,
-        ``bits_per_task``, ``shared_bytes`` and ``parameters``; ``chosen``: rows of ``method`` and
-        ``settings``. Results from before there was ``rest`` lack it: they have the average.
+    ``test``: rows of ``method``, ``setting``, ``rest`` (empty but for CART-Indexing), ``task``,
+    ``accuracy``, ``loss``; ``storage``: rows of ``method``, ``setting``, ``rest``,
+    ``bits_per_task``, ``shared_bytes`` and ``parameters``; ``chosen``: rows of ``method`` and
+    ``settings``. Results from before there was ``rest`` lack it: they have the average.
     """
     settings: list[tuple[str, str, dict[str, Any]]] = [("emr", "", {})]
     masks = {base: _best_masks(zoo, base, mask_scales) for base in ("task_arithmetic", "ties")}
@@ -202,10 +198,9 @@ def adaptation(
 ) -> Tables:
     """AdaMerging on test inputs, from data-free methods at settings chosen on validation data.
 
-    Returns:
-        ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``granularity`` (empty
-        for a base), ``task`` and ``accuracy``; ``chosen``: rows of ``method`` and ``settings``.
-        Results from before there was ``granularity`` lack it: they are by layer.
+    ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``granularity`` (empty for
+    a base), ``task`` and ``accuracy``; ``chosen``: rows of ``method`` and ``settings``. Results
+    from before there was ``granularity`` lack it: they are by layer.
     """
     data = unlabelled(examples_of(zoo, None, "test"))
     rows, chosen = [], []
@@ -232,9 +227,8 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
     By the entropy of the test inputs, as in `adaptation`, and by the cross-entropy of the whole
     labelled training split, from the scale that was chosen on validation data.
 
-    Returns:
-        ``test``: rows of ``method`` (``cart``, or the loss), learning ``rate`` (0 for CART),
-        ``task``, ``accuracy`` and ``loss``; ``chosen``: a row of ``method`` and ``settings``.
+    ``test``: rows of ``method`` (``cart``, or the loss), learning ``rate`` (0 for CART), ``task``,
+    ``accuracy`` and ``loss``; ``chosen``: a row of ``method`` and ``settings``.
     """
     best = choose_wide(zoo, "cart", ADAPTED["cart"])[0]
     rows = [{"rate": 0, **row} for row in judged(zoo, "cart", merge_zoo("cart", zoo, **best))]
@@ -261,9 +255,8 @@ def batch_norm(
 ) -> Tables:
     """Merged networks as they are, and with recalibrated BatchNorm statistics.
 
-    Returns:
-        ``test``: rows of ``method``, ``statistics`` (``"merged"`` or ``"measured"``), ``task``,
-        ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``.
+    ``test``: rows of ``method``, ``statistics`` (``"merged"`` or ``"measured"``), ``task``,
+    ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``.
     """
     rows = judged_alone(zoo, statistics="merged")
     chosen = []

@@ -69,12 +69,10 @@ def procedures(
     AdaMerging's and Concrete's rates are such that their parameters can get as far in any number of
     steps: 0.2 and 2.
 
-    Returns:
-        ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``; ``cost``: rows of
-        ``method``, ``seconds`` and ``peak_bytes``; ``history``: rows of ``method``, ``step``,
-        ``loss``, ``gap`` and ``moved``; ``hull``: rows of ``method``, the ``smallest`` coefficient
-        and the relative ``error`` of the iterate that the coefficients give back; ``chosen``: rows
-        of ``method`` and ``settings``.
+    ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``; ``cost``: rows of ``method``,
+    ``seconds`` and ``peak_bytes``; ``history``: rows of ``method``, ``step``, ``loss``, ``gap`` and
+    ``moved``; ``hull``: rows of ``method``, the ``smallest`` coefficient and the relative ``error``
+    of the iterate that the coefficients give back; ``chosen``: rows of ``method`` and ``settings``.
     """
     data = examples_of(zoo, examples)
     inputs = unlabelled(data)
@@ -141,9 +139,8 @@ def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5
     Frank-Wolfe against multi-task training on the same examples, for as many steps at every size;
     and multi-task training on the whole training split, which has ``examples`` zero.
 
-    Returns:
-        ``test``: rows of ``method``, ``examples``, ``task``, ``accuracy`` and ``loss``;
-        ``chosen``: a row of ``method`` and ``settings``.
+    ``test``: rows of ``method``, ``examples``, ``task``, ``accuracy`` and ``loss``; ``chosen``: a
+    row of ``method`` and ``settings``.
     """
     best = choose_wide(zoo, "cart", ADAPTED["cart"])[0]
     start = merge_zoo("cart", zoo, **best)
@@ -174,9 +171,8 @@ def irrelevant(
 ) -> Tables:
     """A pool of four experts that joins others whose tasks nobody asks for (appendix C.4).
 
-    Returns:
-        ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``:
-        rows of ``count``, ``method`` and ``settings``.
+    ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``: rows
+    of ``count``, ``method`` and ``settings``.
     """
     known = set(TARGETS) <= set(zoo.suite.tasks)
     targets = list(TARGETS if known else list(zoo.suite.tasks)[:4])
@@ -197,9 +193,8 @@ def relevant(
 ) -> Tables:
     """A pool that experts of more and more of the judged tasks join (appendix C.4).
 
-    Returns:
-        ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``:
-        rows of ``count``, ``method`` and ``settings``.
+    ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``: rows
+    of ``count``, ``method`` and ``settings``.
     """
     order = _shuffled(zoo)
     pools = {count: order[:count] for count in counts}
