@@ -242,7 +242,7 @@ seeds = [100 * SEED + i for i in range(2 if small else 10)]
 uneven = mixed.uneven((0.1, 1.0, 10.0), seeds).groupby("progress").mean()
 names = {"average": "average", "fednova": "FedNova", "equal": "average of equal experts"}
 table = uneven[[*names]].rename(columns=names).rename(lambda value: f"mean ηK = {value:g}")
-left = mixed.limits((0.001,), seeds)[["average", "fednova"]].mean()
+left = mixed.limits(0.001, seeds).mean()
 table.loc["left for ever, η = 0.001"] = [left["average"], left["fednova"], np.nan]
 table.rename_axis(None).round(3).astype(object).where(table.notna(), "")
 
