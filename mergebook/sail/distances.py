@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mergebook.sail.networks.unlabelled.probing import linear_classifier
+from mergebook.sail.networks.byol import linear_classifier
 from mergelib.sail.divergences import checked_samples
 
 

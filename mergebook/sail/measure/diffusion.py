@@ -15,9 +15,14 @@ from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.sail.costs import count_flops
 from mergebook.sail.measure.latents import Plan, World, prepare, quality
-from mergebook.sail.networks.diffusion.alignment import Projector, align_loss, repa_loss
-from mergebook.sail.networks.diffusion.flow import on_the_way, velocity_loss
-from mergebook.sail.networks.diffusion.networks import SiT
+from mergebook.sail.networks.diffusion import (
+    Projector,
+    SiT,
+    align_loss,
+    on_the_way,
+    repa_loss,
+    velocity_loss,
+)
 from mergebook.suites.types import Zoo
 from mergelib.sail import grow
 from mergelib.training import make_optimiser, seeded, shuffled, train
@@ -194,7 +199,7 @@ def _loss_of(parts: Parts, world: World, name: str) -> Callable[[Tensor], Tensor
         if weights.repa:
             total = total + weights.repa * repa_loss(parts.repa(tokens), world.wanted[rows])
         if weights.align:
-            aim = world.represent(noisy if world.printed else x)
+            aim = world.represent(noisy)  # as printed (Eq. 16)
             total = total + weights.align * align_loss(parts.align(tokens), aim)
         return total
 

@@ -23,8 +23,7 @@ from mergebook.sail.costs import count_flops
 from mergebook.sail.measure.text import texts_of
 from mergebook.sail.measure.training import Rows, State, Texts, load_corpus, planned, said
 from mergebook.sail.measure.transfers import SMALL, TARGET, Build, Schedule, Transfer
-from mergebook.sail.networks.unlabelled.byol import BYOL, train_byol
-from mergebook.sail.networks.unlabelled.probing import linear_probe
+from mergebook.sail.networks.byol import BYOL, linear_probe, train_byol
 from mergebook.sail.thirds import histograms, mix
 from mergebook.suites.data.texts import TEXTS
 from mergebook.suites.families import family_of, pictures

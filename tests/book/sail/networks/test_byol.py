@@ -11,8 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from mergebook.sail.costs import count_flops, perceptron_flops
-from mergebook.sail.networks.unlabelled.byol import BYOL, train_byol, two_views
-from mergebook.sail.networks.unlabelled.probing import linear_probe
+from mergebook.sail.networks.byol import BYOL, linear_probe, train_byol, two_views
 from mergebook.suites.heads import features
 from mergebook.suites.loading import load_suite
 from mergebook.suites.models import ResNet, scale_pixels

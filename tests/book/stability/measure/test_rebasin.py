@@ -43,6 +43,6 @@ def test_all_pairs_are_compared(tiny_zoo: Zoo) -> None:
     table = pd.DataFrame(tables["pairs"])
     assert table.groupby(["pair", "matched"], sort=False).size().tolist() == [2] * 6
     two = table[table["pair"] != "same task"]
-    assert two["heterogeneity"].notna().all(axis=None)
+    assert two["heterogeneity"].notna().all()
     distance = table.pivot(index=["pair", "task"], columns="matched", values="distance")
     assert (distance[True] <= distance[False] + 1e-6).all()

@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 import torch
 
-from mergebook.stability.read import networks
 from mergebook.stability.read import scaling as sweep
 from mergebook.stability.theory import bounds
 
@@ -172,18 +171,3 @@ def test_a_power_is_found_with_its_error() -> None:
         {"steps": 1.0, "share": -1.0, "batch_size": 0.0}, abs=0.01
     )
     assert (found["half_width"] < 0.05).all()
-
-
-def test_bounds_of_one_merge_by_hand() -> None:
-    rows = [
-        {"seed": seed, "steps": steps, "loss": 1.0, "fresh_loss": 1.5 + steps + 0.1 * seed * steps}
-        | {"stability": 4.0 * steps, "second_moment": 9.0, "squared": 1.0, "smoothness": 3.0}
-        for seed in range(2)
-        for steps in (0, 1)
-    ]
-    found = networks.bounded(pd.DataFrame(rows))
-    assert found.index.tolist() == [1]
-    row = found.loc[1]
-    assert [row["error"], row["root"], row["bound"], row["lemma_1"]] == pytest.approx(
-        [1.05, 6, 12, 8]
-    )
