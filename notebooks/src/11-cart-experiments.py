@@ -62,7 +62,7 @@ def lead(suite):
 
 
 def normalised(suite):
-    """Return normalised accuracy in per cent with intervals over seeds, one row per method."""
+    """Return normalised accuracy in per cent with intervals across seeds, one row per method."""
     table = cart.baselines(suite).query("method in @METHODS")
     return 100 * over_seeds(table, "method", "normalised").loc[[*METHODS]]
 
@@ -73,6 +73,7 @@ def bits_per_weight(suite):
     return storage["bits_per_task"] / storage["parameters"]
 
 
+# %% tags=["remove-cell"]
 leads = {name: lead(suite) for name, suite in cart.SUITES.items()}
 fresh = load_table("vision8-fresh_heads")
 fresh["accuracy"] *= 100
@@ -422,7 +423,7 @@ plt.show()
 
 # %% tags=["remove-cell"]
 def picking_cost(suite):
-    """Return points lost by picking rank and scale by `SIGNS`, with intervals over seeds."""
+    """Return points lost by picking rank and scale by `SIGNS`, with intervals across seeds."""
     table = cart.points(suite).groupby(["seed", "rank_ratio", "scale"])
     rows = []
     for seed, part in table[["accuracy", *SIGNS]].mean().groupby("seed"):

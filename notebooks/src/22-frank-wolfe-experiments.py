@@ -37,6 +37,8 @@ from mergebook.frank_wolfe.claims import FREE, HARD, HARD_BY_TASK, MERGED, SOFT,
 from mergebook.lab.results import load_table
 from mergebook.lab.statistics import both_intervals, interval, over_seeds
 from mergebook.ledger.checks import pick
+
+# %% tags=["remove-cell"]
 from mergebook.plots import (
     BLACK,
     BLUE,
@@ -58,7 +60,7 @@ plots.use_style()
 LONG = ("concrete, long", "task_arithmetic, masked")
 NAMES = {"surgery+cart": "Surgery + CART", "labels": "λ on CART, all labels"}
 PARTS = {"cart": "CART", "adamerging": "AdaMerging", "frank_wolfe": "FW", "surgery": "Surgery"}
-PARTS |= {"by layer": "per tensor", "by task": "per model", "unconstrained": "λ free"}
+PARTS |= {"by_layer": "per tensor", "by task": "per model", "unconstrained": "λ free"}
 
 
 def short(method):

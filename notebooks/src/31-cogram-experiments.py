@@ -87,7 +87,7 @@ def feature_map(prototypes, rival, steepness=5.5, iterations=1):
 
 
 def gap(difference, cases=CASES):
-    """Return mean and half width of a difference over seeds, one row per case."""
+    """Return mean and half width of a difference across seeds, one row per case."""
     values = difference.rename("value").reset_index()
     return over_seeds(values, ["data", "start"], "value").loc[list(cases)]
 

@@ -105,7 +105,7 @@ plt.show()
 
 # %% tags=["remove-cell"]
 def bounded(file):
-    """Return $E_G$ of a merge by steps (nats, with intervals over seeds), and bounds of it there."""
+    """Return $E_G$ of a merge by steps (nats, intervals across seeds), and bounds of it there."""
     merged = load_table(file, "merged")
     gap = merged["fresh_loss"] - merged["loss"]  # whose expectation is 0 for the pretrained model
     first = merged[merged["steps"] == 0].assign(gap=gap).set_index("seed")["gap"]

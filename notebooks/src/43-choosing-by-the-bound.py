@@ -37,6 +37,8 @@ from mergebook.stability.draw.explorer import explorer
 from mergebook.stability.read import choosing, guides
 
 plots.use_style()
+
+# %% tags=["remove-cell"]
 CONSTANTS = "vision8-stability-vit_small"
 record = {
     name: load_table(CONSTANTS, name) for name in ("curvature", "gradients", "points", "adam")
