@@ -196,13 +196,6 @@ def forest(
     ax.set_ylim(len(rows) - 0.5, -0.5)
 
 
-def contours(losses: pd.DataFrame, ax: Axes) -> Any:
-    """Filled contours of a map of losses, dark where the loss is high, for `Figure.colorbar`."""
-    steps = np.unique(np.quantile(losses, np.linspace(0, 1, 13)))
-    ax.grid(visible=False)
-    return ax.contourf(losses.columns, losses.index, losses, levels=steps, cmap="cividis_r")
-
-
 def _errors(rows: pd.DataFrame) -> Any:
     """The lengths of error bars: symmetric, or from columns ``low`` and ``high``, or none."""
     if "low" in rows:
@@ -348,36 +341,6 @@ def log_axis(
         ax.set_xscale("log")
         ax.set_xticks(ticks, words)
     (ax.yaxis if upright else ax.xaxis).minorticks_off()
-
-
-def cells(ax: Axes, values: pd.DataFrame, *, limit: float) -> Any:
-    """Signed numbers as coloured cells around zero, from the bottom up, for `Figure.colorbar`."""
-    image = ax.imshow(values, cmap="PuOr", vmin=-limit, vmax=limit, origin="lower", aspect="auto")
-    for (row, column), value in np.ndenumerate(values.to_numpy()):
-        shade = "white" if abs(value) > 0.6 * limit else "black"
-        text = f"{value:.2f}"
-        ax.text(column, row, text, ha="center", va="center", color=shade, fontsize=11)
-    ax.set_xticks(range(values.shape[1]), [f"{name:g}" for name in values.columns])
-    ax.set_yticks(range(values.shape[0]), [f"{name:g}" for name in values.index])
-    ax.grid(visible=False)
-    return image
-
-
-def gallery(
-    ax: Axes, rows: Mapping[str, Any], titles: Sequence[str] = (), *, low: float = 0.0
-) -> None:
-    """Images ``(n, channels, height, width)``, one row per name; ``low`` is black and 1 white."""
-    height, width = next(iter(rows.values())).shape[-2:]
-    gap = max(1, width // 10)
-    frame = ((0, 0), (0, 0), (0, gap), (0, gap))
-    framed = [np.pad(np.asarray(each), frame, constant_values=1) for each in rows.values()]
-    whole = np.concatenate([np.concatenate(list(each), 2) for each in framed], 1)
-    ax.imshow(((whole.transpose(1, 2, 0) - low) / (1 - low)).clip(0, 1), cmap="gray")
-    ax.set_yticks([height / 2 + (height + gap) * k for k in range(len(rows))], [*rows])
-    ax.set_xticks([width / 2 + (width + gap) * k for k in range(len(titles))], titles)
-    ax.tick_params(length=0, labeltop=bool(titles), labelbottom=False)
-    ax.grid(visible=False)
-    ax.spines[:].set_visible(False)
 
 
 def legend_outside(figure: Figure, loc: Any = "lower center", **style: Any) -> None:

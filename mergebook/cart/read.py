@@ -8,16 +8,9 @@ from collections.abc import Callable
 import pandas as pd
 
 from mergebook.lab.results import MissingResult, load_table
-from mergebook.lab.statistics import both_intervals, over_seeds
-from mergebook.plots import label
 
 # Each network, by what it is called on the page, and the suite that it is judged on.
 SUITES = {"our ViT": "vision8", "EfficientNet-Lite0": "imagenet8", "MiniLM": "sentences8"}
-PRETRAINED = {name: suite for name, suite in SUITES.items() if suite != "vision8"}
-METHODS = ("pretrained", "average", "task_arithmetic", "ties", "consensus", "cart", "tsv", "iso_c")
-# What needs no labels, and whether more or less of it is good.
-SIGNS = {"agreement": 1, "error": -1, "interference": -1, "signal": 1, "entropy": -1}
-SIGNS["distance"] = -1
 # Names of what the study `compression` measured, by method, setting and rest.
 COMPRESSED = {
     ("individual", "", ""): "individual",
@@ -48,19 +41,6 @@ def baselines(
     return pd.concat([table.query("method != 'ties'"), searched], ignore_index=True)
 
 
-def normalised(file: str) -> pd.DataFrame:
-    """Normalised accuracy in per cent of a result of ``baselines``: `over_seeds`, by method."""
-    suite, ending = file.split("-baselines")
-    table = baselines(suite, ending).query("method in @METHODS")
-    return 100 * over_seeds(table, "method", "normalised").loc[list(METHODS)]
-
-
-def lead(suite: str) -> pd.DataFrame:
-    """CART's lead over `METHODS` in points: `both_intervals`."""
-    pairs = {f"CART − {label(other)}": ("cart", other) for other in METHODS if other != "cart"}
-    return 100 * both_intervals(baselines(suite), pairs)
-
-
 def centred_excess(column: str, suite: str = "vision8") -> pd.DataFrame:
     """By how much interference is higher for centred vectors, in per cent: layers by ranks."""
     table = load_table(f"{suite}-interference", "curves").query("rank_ratio > 0")
@@ -78,19 +58,6 @@ def points(suite: str, part: str = "") -> pd.DataFrame:
     """The points of CART's plane; ``part`` ends the result's name, as "-4" for four tasks."""
     table = load_table(f"{suite}-surface{part}")
     return table.query("method == 'cart' and scale > 0")
-
-
-def picked(suite: str) -> pd.DataFrame:
-    """Points lost by picking CART's rank and scale by `SIGNS`, without labels: `over_seeds`."""
-    table = points(suite).groupby(["seed", "rank_ratio", "scale"])
-    means = table[["accuracy", *SIGNS]].mean()
-    rows = []
-    for seed, part in means.groupby("seed"):
-        for quantity, sign in SIGNS.items():
-            point = int((sign * part[quantity]).to_numpy().argmax())
-            lost = 100 * (part["accuracy"].max() - part["accuracy"].iloc[point])
-            rows.append({"seed": seed, "quantity": quantity, "lost": lost})
-    return over_seeds(pd.DataFrame(rows), "quantity", "lost")
 
 
 def by_granularity(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -114,10 +81,3 @@ def compressed(suite: str, part: str = "test") -> pd.DataFrame:
     table = with_rest(load_table(f"{suite}-compression", part))
     keys = zip(table["method"], table["setting"], table["rest"], strict=True)
     return table.assign(method=[COMPRESSED[key] for key in keys])
-
-
-def bits_per_weight(suite: str) -> "pd.Series[float]":
-    """What one more task takes, by name as in `compressed`."""
-    storage = compressed(suite, "storage").query("seed == 0").set_index("method")
-    bits: pd.Series[float] = storage["bits_per_task"] / storage["parameters"]
-    return bits.rename("bits per weight")

@@ -74,9 +74,8 @@ def title(method: str) -> str:
 def scores() -> pd.DataFrame:
     """Test accuracies of every method on every suite.
 
-    Returns:
-        One row per ``suite``, ``method``, ``seed`` and ``task``: ``accuracy`` (0..1) and
-        ``normalised``, its ratio to the expert's.
+    One row per ``suite``, ``method``, ``seed`` and ``task``: ``accuracy`` (0..1) and
+    ``normalised``, its ratio to the expert's.
     """
     parts = []
     for suite, part in product(SUITES, PARTS):

@@ -227,10 +227,9 @@ def tuning(seed: int, source: str = "synthetic", *, learning_rate: float = 1e-3)
     ``test``: rows of ``data``, ``start``, ``method`` (``a``, ``b``, ``fisher``, ``cogram`` with one
     arithmetic prototype a class, ``scratch``), ``training`` (``none``, ``fine-tuning``,
     ``kickoff``), ``accuracy`` on all test data, and ``accuracy_a`` and ``accuracy_b`` on the
-    halves; and ``history``: rows of ``data``, ``start``, ``method``, ``training`` and ``losses``,
-    the mean training loss of each epoch in nats.
+    halves.
     """
-    tables: Tables = {"test": [], "history": []}
+    rows = []
     for names, pair in draw_pairs(seed, source):
         merged = pair.cogram(pair.fisher, pair.prototypes("arithmetic")).state
         states = {"a": pair.a, "b": pair.b, "fisher": pair.fisher, "cogram": merged}
@@ -238,28 +237,22 @@ def tuning(seed: int, source: str = "synthetic", *, learning_rate: float = 1e-3)
         half = len(pair.data.test) // 2
         for method, state in states.items():
             for training in ("none", "fine-tuning", "kickoff"):
-                named = {**names, "method": method, "training": training}
-                trained, losses = _trained(pair, state, training, learning_rate, seed)
+                trained = _trained(pair, state, training, learning_rate, seed)
                 right = (pair.outputs(trained).argmax(1) == pair.data.test.labels).float()
                 parts = {"": right, "_a": right[:half], "_b": right[half:]}
                 means = {f"accuracy{key}": part.mean().item() for key, part in parts.items()}
-                tables["test"].append({**named, **means})
-                if losses:
-                    tables["history"].append({**named, "losses": losses})
-    return tables
+                rows.append({**names, "method": method, "training": training, **means})
+    return {"test": rows}
 
 
 def _trained(
     pair: Pair, state: StateDict, training: str, learning_rate: float, seed: int
-) -> tuple[StateDict, list[float]]:
-    """The network after its epochs, and their losses."""
+) -> StateDict:
+    """The network after its epochs."""
     if training == "none":
-        return state, []
+        return state
     around: dict[str, Any] = {"model": pair.model, "heads": {"all": nn.Identity()}}
     around |= {"data": {"all": pair.together}, "learning_rate": learning_rate, "seed": seed}
     if training == "fine-tuning":
-        tuned = fine_tune(state, epochs=28, **around)
-        return tuned.state, tuned.history["all"].tolist()
-    first = kickoff(state, **around)
-    then = fine_tune(first.state, **around)
-    return then.state, [*first.history["all"], *then.history["all"]]
+        return fine_tune(state, epochs=28, **around).state
+    return fine_tune(kickoff(state, **around).state, **around).state

@@ -18,12 +18,14 @@ import numpy as np
 import pandas as pd
 import torch
 
-from mergebook.frank_wolfe.read import FREE, HARD, HARD_BY_TASK, MERGED, SOFT, SOFT_BY_LAYER
 from mergebook.frank_wolfe.theory import SquaredDistance, printed_gaps, soft_bound
 from mergebook.ledger import Check, Comparison, Load, comparison, read_claims
 from mergebook.ledger.checks import SEED, Role, matrix, pick
 from mergelib.procedures.walk import START, Walk, minimise
 
+SOFT, SOFT_BY_LAYER = "frank_wolfe soft, by task", "frank_wolfe soft, by layer"
+HARD, HARD_BY_TASK = "frank_wolfe hard, by layer", "frank_wolfe hard, by task"
+FREE, MERGED = f"{SOFT}, unconstrained", f"{HARD}, from adamerging"
 OTHERS = ("average", "task_arithmetic", "ties", "adamerging")
 MERGES = ("average", "task_arithmetic", "fisher", "regmean", "adamerging", "concrete")
 # Where the study `procedures` ran: words for the network and its name, of three that are primary.

@@ -57,15 +57,6 @@ POOL_GRIDS: dict[str, Grid] = {
     "cart": {"rank_ratio": [0.08, 0.12, 0.16]},
 }
 
-# What is searched on a network whose weights are convolutions.
-KERNEL_GRIDS: dict[str, Grid] = {
-    "average": {},
-    "task_arithmetic": {"scale": [0.1, 0.2, 0.3, 0.5]},
-    "ties": {"scale": [0.5, 1.0, 1.5]},
-    "cart": {"rank_ratio": [0.08, 0.16, 0.32], "scale": [1.0, 2.0, 3.0]},
-    **{name: {"scale": [0.5, 1.0, 1.5]} for name in ("tsv", "iso_c")},
-}
-
 # What the paper's appendix D searches for every subset of tasks, and CART with its scale searched.
 SUBSET_GRIDS: dict[str, tuple[str, Grid]] = {
     **{name: (name, grid) for name, grid in POOL_GRIDS.items()},

@@ -24,15 +24,7 @@ def ridge(features: Tensor, labels: Tensor, classes: int) -> tuple[nn.Linear, fl
     """Fit a linear classifier to one-hot labels by ridge regression with an intercept.
 
     The penalty is the one of `PENALTIES`, in units of the mean squared singular value, that has the
-    highest leave-one-out accuracy, and the largest of several.
-
-    Args:
-        features: ``(N, width)``.
-        labels: ``(N)``, from 0 to ``classes`` - 1.
-        classes: number of classes.
-
-    Returns:
-        The classifier and its leave-one-out accuracy (0..1).
+    highest leave-one-out accuracy, and the largest of several. The accuracy is returned, too.
     """
     targets = F.one_hot(labels, classes).double()
     centre, mean = features.double().mean(0), targets.mean(0)

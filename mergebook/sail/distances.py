@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mergebook.sail.networks.unlabelled.probing import linear_classifier
+from mergebook.sail.networks.byol import linear_classifier
 from mergelib.sail.divergences import checked_samples
 
 
@@ -85,12 +85,12 @@ def kernel_distance(first: Tensor, second: Tensor) -> float:
 
 
 def classifier_auc(
-    first: Tensor, second: Tensor, *, given: tuple[Tensor, Tensor] | None = None, folds: int = 5
+    first: Tensor, second: Tensor, *, given: tuple[Tensor, Tensor] | None = None
 ) -> float:
     """Return the mean test AUC of a linear classifier that separates two samples; ½ is chance.
 
-    A logistic regression on standardised features is cross-validated on contiguous folds, so that
-    neighbouring rows of a text stay together. ``given`` is a statistic of each row whose cubic
+    A logistic regression on standardised features is cross-validated on five contiguous folds, so
+    that neighbouring rows of a text stay together. ``given`` is a statistic of each row whose cubic
     effect is removed; it is fitted on training folds only, as a fit on all rows would bias tests.
     """
     from sklearn.metrics import roc_auc_score
@@ -98,7 +98,7 @@ def classifier_auc(
 
     samples = [rows.numpy() for rows in checked_samples([first, second])]
     scores = []
-    splits = [list(KFold(folds).split(rows)) for rows in samples]
+    splits = [list(KFold(5).split(rows)) for rows in samples]
     for (train, test), (other_train, other_test) in zip(*splits, strict=True):
         inputs = np.concatenate([samples[0][train], samples[1][other_train]])
         held_out = np.concatenate([samples[0][test], samples[1][other_test]])

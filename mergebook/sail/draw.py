@@ -1,7 +1,7 @@
 """What several figures of SAIL's chapters draw: starts of larger networks."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -33,17 +33,3 @@ def curves(
     looks = {arm: ARMS[arm] for arm in arms}
     plots.series(ax, table, x="step", y=value, by="arm", looks=looks, band=True, lw=1.6)
     ax.set(xlabel="steps")
-
-
-def ends(table: pd.DataFrame, ax: "Axes") -> None:
-    """Final losses at equal cost above the nearest source's, of starts measured in all seeds."""
-    order = table.groupby("arm")["loss"].mean().sort_values().index.drop("nearest source")
-    wide = table.pivot(index=["start", "seed"], columns="arm", values="loss")
-    above = wide.sub(wide["nearest source"], axis=0)
-    above = above.where(above.notna().groupby("start").transform("all")).reset_index()
-    rows = above.melt(["start", "seed"], [*order], value_name="above").dropna()
-    style: dict[str, Any] = {"by": "start", "looks": STARTS, "names": [*order]}
-    style |= {"gap": -0.3, "ms": 5, "capsize": 2}
-    plots.intervals(ax, rows, value="above", at="arm", **style)
-    ax.axvline(0, color=plots.BLACK, lw=1, ls=":")
-    ax.set(xlabel="nats above the nearest source")

@@ -41,6 +41,11 @@ from mergebook.plots import colour, label
 plots.use_style()
 OTHERS = ("average", "task_arithmetic", "ties", "consensus", "tsv", "iso_c")
 ENTRYWISE = OTHERS[:4]
+METHODS = ("pretrained", *ENTRYWISE, "cart", "tsv", "iso_c")
+PRETRAINED = {name: suite for name, suite in cart.SUITES.items() if suite != "vision8"}
+# What needs no labels, and whether more or less of it is good.
+SIGNS = {"agreement": 1, "error": -1, "interference": -1, "signal": 1, "entropy": -1}
+SIGNS["distance"] = -1
 
 
 # %% tags=["remove-cell"]
@@ -52,10 +57,23 @@ def points(rows, digits=1):
 
 def lead(suite):
     """Return CART's lead over the other rules, in points, with both intervals."""
-    table = cart.lead(suite)
-    return table.rename(lambda name: name.removeprefix("CART − "))
+    pairs = {label(other): ("cart", other) for other in METHODS if other != "cart"}
+    return 100 * both_intervals(cart.baselines(suite), pairs)
 
 
+def normalised(suite):
+    """Return normalised accuracy in per cent with intervals across seeds, one row per method."""
+    table = cart.baselines(suite).query("method in @METHODS")
+    return 100 * over_seeds(table, "method", "normalised").loc[[*METHODS]]
+
+
+def bits_per_weight(suite):
+    """Return the storage of one more task, by name as in `cart.compressed`."""
+    storage = cart.compressed(suite, "storage").query("seed == 0").set_index("method")
+    return storage["bits_per_task"] / storage["parameters"]
+
+
+# %% tags=["remove-cell"]
 leads = {name: lead(suite) for name, suite in cart.SUITES.items()}
 fresh = load_table("vision8-fresh_heads")
 fresh["accuracy"] *= 100
@@ -124,9 +142,9 @@ display(
 clip = dict(zip(LADDER, 100 * np.array(TABLE["vision8"]) / EXPERTS, strict=True))
 shown = {"CLIP ViT-B/32 (paper)": pd.Series({m: f"{value:.1f}" for m, value in clip.items()})}
 for name, suite in cart.SUITES.items():
-    rows = cart.normalised(f"{suite}-baselines")
+    rows = normalised(suite)
     shown[name] = pd.Series([plus_minus(*row, 1) for row in rows.to_numpy()], index=rows.index)
-shown = pd.DataFrame(shown).loc[list(cart.METHODS)].fillna("–")
+shown = pd.DataFrame(shown).loc[list(METHODS)].fillna("–")
 shown.rename(index=label).rename_axis(None)
 
 # %% [markdown]
@@ -234,9 +252,9 @@ BatchNorm again after merging makes CART on EfficientNet {-100 * remeasured["mea
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "CART keeps its lead over entry-wise rules as tasks are added, and on EfficientNet it also leaves TSV and Iso-C behind. Merged accuracy in per cent of the experts' with 8, 14 and 20 tasks; 95 % intervals across seeds (five for our ViT, three for EfficientNet).", "name": "fig-cart-more"}, "image": {"alt": "Two panels. On our ViT CART, TSV and Iso-C fall together from 76 to 72 percent, and entry-wise rules from 68 to 66. On EfficientNet the entry-wise rules stay below 64, CART falls slowly from 75 to 72 percent, and TSV and Iso-C fall faster, to 67. The pretrained model rises in both."}}
 fig, axes = plt.subplots(1, 2, figsize=(6.9, 4.0), sharey=True)
 for ax, (name, family) in zip(axes, (("our ViT", "vision"), ("EfficientNet-Lite0", "imagenet"))):
-    parts = {count: cart.normalised(f"{family}{count}-baselines") for count in (8, 14, 20)}
+    parts = {count: normalised(f"{family}{count}") for count in (8, 14, 20)}
     kept = pd.concat(parts).swaplevel()
-    for k, (method, look) in enumerate(plots.method_looks(cart.METHODS).items()):
+    for k, (method, look) in enumerate(plots.method_looks(METHODS).items()):
         rows = kept.loc[method]
         plots.curve(ax, rows.set_axis(rows.index + 0.1 * (k - 3.5)), look, ms=6)
     ax.set(title=name, xlabel="merged tasks", xticks=list(parts))
@@ -290,7 +308,7 @@ plt.show()
 
 # %% tags=["remove-input"]
 rows = {}
-for name, suite in cart.PRETRAINED.items():
+for name, suite in PRETRAINED.items():
     for count, part in ((4, "-4"), (8, "")):
         wide = cart.plane(suite, part)
         scale, rank = wide.unstack().idxmax()
@@ -363,7 +381,7 @@ from mergebook.lab.statistics import crossed
 def ordered(suite):
     """Return Spearman's correlation with accuracy, of the task and of its deviation from the mean."""
     rows = {}
-    for quantity, sign in cart.SIGNS.items():
+    for quantity, sign in SIGNS.items():
         found = {"task": [], "deviation": []}
         for _, part in cart.points(suite).groupby("seed"):
             pair = [
@@ -383,7 +401,7 @@ def ordered(suite):
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "Agreement with the task's own expert orders settings of CART best. Spearman's correlation with test accuracy over the plane of rank and scale, with signs such that 1 is perfect. Filled markers: per task; open markers: deviations from the mean over tasks. 95 % intervals across seeds and tasks.", "name": "fig-cart-told"}, "image": {"alt": "Two panels with six rows. In both, agreement with the expert has the highest correlation, and keeps more than half of it for deviations from the mean. Error and entropy order both planes less well. On EfficientNet the deviations of entropy have a correlation of zero. Interference orders only EfficientNet's plane, signal neither. Distance is zero for deviations by construction."}}
 fig, axes = plt.subplots(1, 2, figsize=(6.9, 3.4), sharey=True, sharex=True)
-for ax, (name, suite) in zip(axes, cart.PRETRAINED.items()):
+for ax, (name, suite) in zip(axes, PRETRAINED.items()):
     table = ordered(suite)
     for kind, shift, face in (("task", -0.16, plots.RUST), ("deviation", 0.16, "white")):
         rows = table.xs(kind, level=1)
@@ -402,8 +420,21 @@ fig.suptitle(
 )
 plt.show()
 
+
 # %% tags=["remove-cell"]
-lost = {name: cart.picked(suite) for name, suite in cart.PRETRAINED.items()}
+def picking_cost(suite):
+    """Return points lost by picking rank and scale by `SIGNS`, with intervals across seeds."""
+    table = cart.points(suite).groupby(["seed", "rank_ratio", "scale"])
+    rows = []
+    for seed, part in table[["accuracy", *SIGNS]].mean().groupby("seed"):
+        for quantity, sign in SIGNS.items():
+            point = int((sign * part[quantity]).to_numpy().argmax())
+            lost = 100 * (part["accuracy"].max() - part["accuracy"].iloc[point])
+            rows.append({"seed": seed, "quantity": quantity, "lost": lost})
+    return over_seeds(pd.DataFrame(rows), "quantity", "lost")
+
+
+lost = {name: picking_cost(suite) for name, suite in PRETRAINED.items()}
 lost_texts = {
     name: {quantity: plus_minus(*row, 1) for quantity, row in zip(rows.index, rows.to_numpy())}
     for name, rows in lost.items()
@@ -468,13 +499,13 @@ Coefficients learned by entropy at the same rate change accuracy by {by_labels[1
 MASKS = {"EMR": "s", "TALL + task arithmetic": "^", "TALL + TIES": "v"}
 compared = {}
 for name, suite in cart.SUITES.items():
-    kinds = {kind: (kind, "individual") for kind in cart.bits_per_weight(suite).index}
+    kinds = {kind: (kind, "individual") for kind in bits_per_weight(suite).index}
     compared[name] = 100 * paired(cart.compressed(suite), kinds)
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "CART-Indexing at 8 % of the rank is within about two points of the experts on the pretrained networks if each task keeps its own biases, norms and embeddings. At one bit per weight, TALL masks on TIES have a higher mean accuracy. Accuracy minus that of the experts against the storage per additional task; eight tasks, 95 % intervals across seeds. An expert takes 32 bits per weight. Markers of CART-Indexing are 2, 4, 8 and 16 % of the rank.", "name": "fig-cart-storage"}, "image": {"alt": "Three panels; zero is the experts. On our ViT the dashed line rises from 13 points below to 5, and TALL masks at one bit lie above all of it. On EfficientNet both lines rise to about one point below at eight bits; at one bit TALL masks lie four points below, far above the line. On MiniLM all is within three points of the experts, and the solid line lies ten times as far right as the dashed one, at the same height."}}
 fig, axes = plt.subplots(2, 2, figsize=(6.9, 5.6), sharey=True)
 for ax, (name, suite) in zip(axes.flat, cart.SUITES.items()):
-    bits, kept = cart.bits_per_weight(suite), compared[name]
+    bits, kept = bits_per_weight(suite), compared[name]
     low_rank = kept[kept.index.str.startswith("CART")]
     for text, rows in low_rank.groupby(lambda kind: kind.rpartition(", ")[0], sort=False):
         style = {"ls": "--" if "averaged" in text else "-", "marker": "o", "capsize": 3}
@@ -497,11 +528,11 @@ plt.show()
 
 # %% tags=["remove-cell"]
 indexed = {}
-for suite in cart.PRETRAINED.values():
+for suite in PRETRAINED.values():
     own = {"": ("CART-Indexing, 8%", "individual")}
     indexed[suite] = 100 * both_intervals(cart.compressed(suite), own).iloc[0]
 texts = {suite: points([row[ends]])[0] for suite, row in indexed.items()}
-masks = cart.bits_per_weight("vision8")["CART-Indexing, rest averaged, 8%"]
+masks = bits_per_weight("vision8")["CART-Indexing, rest averaged, 8%"]
 
 # %% tags=["remove-input"]
 display(
@@ -561,7 +592,11 @@ inside = {
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "CART's path leaves the average, passes a region of lower loss and returns to the average as the rank grows. Mean test loss of eight glyph tasks in the plane of the path's two principal components (one seed). Red: CART at three scales, with stars at 8 % of the rank. Green: low-rank task arithmetic, from the pretrained model on.", "name": "fig-cart-loop"}, "image": {"alt": "A contour map of the loss with one basin. Three red loops, larger with larger scale, leave the average, pass the basin and return. A short green path leads from the pretrained model to task arithmetic, outside the basin."}}
 fig, ax = plt.subplots(figsize=(6.8, 4.6))
-fig.colorbar(plots.contours(surface, ax), ax=ax, label="mean test loss, nats", format="%.1f")
+levels = np.unique(np.quantile(surface, np.linspace(0, 1, 13)))
+filled = {"levels": levels, "cmap": "cividis_r"}  # dark where the loss is high
+drawn = ax.contourf(surface.columns, surface.index, surface, **filled)
+ax.grid(visible=False)
+fig.colorbar(drawn, ax=ax, label="mean test loss, nats", format="%.1f")
 for scale, loop in loops.items():
     ax.plot(*loop.T, color=plots.VERMILION, lw=1.2 + 0.5 * scale, ls="-" if scale == 1 else "--")
     ax.plot(*loop[EIGHT], "*", ms=15, color=plots.VERMILION, mec="white")
@@ -625,7 +660,7 @@ over_six = 100 * both_intervals(six, {"": ("cart", "ties")})["mean"].iloc[0]
 assert 0.5 < over_six < 1.5
 assert leads["our ViT"].loc["TSV", ["mean", "high"]].round(1).tolist() == [-1.8, -0.6]
 rest = [rows.loc["Iso-C"] for rows in leads.values()]
-rest += [leads[name].loc["TSV"] for name in cart.PRETRAINED]
+rest += [leads[name].loc["TSV"] for name in PRETRAINED]
 assert all(row["low"] < 0 < row["high"] for row in rest)
 for count in ("14 tasks", "20 tasks"):
     assert (by_count[count]["low"] > 0).all()
@@ -650,7 +685,7 @@ assert learned.loc["cross_entropy 0.01", "low"] > 0
 assert [cart.plane("sentences8", part)[1.0].idxmax() for part in ("", "-4")] == [0.01, 0.02]
 assert picked.sum() == 30
 for name, suite in cart.SUITES.items():
-    bits = cart.bits_per_weight(suite)
+    bits = bits_per_weight(suite)
     factors = [f"CART-Indexing, rest averaged, {rank}%" for rank in (2, 4, 8, 16)]
     at_one_bit = np.interp(1, bits[factors], compared[name].loc[factors, "mean"])
     assert compared[name].loc["TALL + TIES", "mean"] > at_one_bit + 0.5

@@ -33,12 +33,87 @@ import pandas as pd
 from IPython.display import Markdown, display
 
 from mergebook import plots
-from mergebook.frank_wolfe import read as fw
+from mergebook.frank_wolfe.claims import FREE, HARD, HARD_BY_TASK, MERGED, SOFT, SOFT_BY_LAYER
 from mergebook.lab.results import load_table
 from mergebook.lab.statistics import both_intervals, interval, over_seeds
-from mergebook.plots import BLACK, BLUE, BROWN, GREEN, GREY, PURPLE, VERMILION, forest, heat_map
+from mergebook.ledger.checks import pick
+
+# %% tags=["remove-cell"]
+from mergebook.plots import (
+    BLACK,
+    BLUE,
+    BROWN,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    forest,
+    heat_map,
+    label,
+)
 
 plots.use_style()
+
+# %% tags=["remove-cell"]
+LONG = ("concrete, long", "task_arithmetic, masked")
+NAMES = {"surgery+cart": "Surgery + CART", "labels": "λ on CART, all labels"}
+PARTS = {"cart": "CART", "adamerging": "AdaMerging", "frank_wolfe": "FW", "surgery": "Surgery"}
+PARTS |= {"by_layer": "per tensor", "by task": "per model", "unconstrained": "λ free"}
+
+
+def short(method):
+    """Return a procedure's name as figures write it, e.g. "FW soft, per tensor, from CART"."""
+    if method in NAMES:
+        return NAMES[method]
+    base, *rest = method.split(", ")
+    name = ", ".join([label(base), *rest])
+    for plain, written in PARTS.items():
+        name = name.replace(plain.replace("_", " "), written)
+    return name
+
+
+# %% tags=["remove-cell"]
+SUITES = {"vision20": "photographs and scans", "glyphs20": "rendered scripts"}
+# How the methods of a pool are drawn: name, colour, marker and line.
+POOLED = {
+    "frank_wolfe, labels": ("FW, labels", PURPLE, "o-"),
+    "frank_wolfe": ("FW, entropy", PURPLE, "o--"),
+    "adamerging": ("AdaMerging", GREEN, "s-"),
+    "cart": ("CART", VERMILION, "^-"),
+    "ties": ("TIES", ORANGE, "v-"),
+    "task_arithmetic": ("task arithmetic", BLUE, "D-"),
+    "average": ("average", SKY, "x-"),
+}
+
+# %% tags=["remove-cell"]
+# Differences: name to the two methods.
+ON_CART = f"{SOFT_BY_LAYER}, from cart"
+RIVALS = {
+    "Fisher − average": ("fisher", "average"),
+    "RegMean − average": ("regmean", "average"),
+    "FW − average": (SOFT_BY_LAYER, "average"),
+    "CART − FW": ("cart", SOFT_BY_LAYER),
+    "AdaMerging − task arithm.": ("adamerging", "task_arithmetic"),
+    "FW from AdaMerging − AdaMerging": (f"{SOFT_BY_LAYER}, from adamerging", "adamerging"),
+    "FW from CART − CART": (ON_CART, "cart"),
+    "λ on CART − CART": ("labels", "cart"),
+    "λ on CART − FW from CART": ("labels", ON_CART),
+    "Surgery on CART − CART": ("surgery+cart", "cart"),
+    "Concrete − task arithm.": LONG,
+}
+
+# %% tags=["remove-cell"]
+KINDS = {
+    "hard: per tensor − per model": (HARD, HARD_BY_TASK),
+    "soft: per tensor − per model": (SOFT_BY_LAYER, SOFT),
+    "per model: soft − hard": (SOFT, HARD_BY_TASK),
+    "per tensor: soft − hard": (SOFT_BY_LAYER, HARD),
+    "paper's pairing: soft − hard": (SOFT, MERGED),
+    "the same with λ free": (FREE, MERGED),
+    "λ free − task arithm.": (FREE, "task_arithmetic"),
+}
 
 # %% tags=["remove-cell"]
 learned = load_table("vision8-coefficients").query("method == 'cross_entropy'")
@@ -57,8 +132,8 @@ for network, files in FILES.items():
     if network == "EfficientNet":  # RegMean changes linear layers only, and is the average there
         rows = rows[rows["method"] != "regmean"]
     tables[network] = rows
-ABOVE = {"FW": (fw.SOFT_BY_LAYER, "average"), "CART": ("cart", "average")}
-ABOVE["FW from CART"] = (fw.ON_CART, "average")
+ABOVE = {"FW": (SOFT_BY_LAYER, "average"), "CART": ("cart", "average")}
+ABOVE["FW from CART"] = (ON_CART, "average")
 above = {name: 100 * both_intervals(rows, ABOVE) for name, rows in tables.items()}
 
 
@@ -77,19 +152,19 @@ def differences(pairs):
 def changes(study):
     """Return what growing a pool from the fewest to the most experts changes, in points."""
     result = {}
-    for suite, kind in fw.SUITES.items():
+    for suite, kind in SUITES.items():
         pool = load_table(f"{suite}-{study}")
         ends = {pool["count"].min(): ", few", pool["count"].max(): ", many"}
         pool = pool[pool["count"].isin(list(ends))]
-        methods = [method for method in fw.POOLED if method in set(pool["method"])]
+        methods = [method for method in POOLED if method in set(pool["method"])]
         pool = pool.assign(method=pool["method"] + pool["count"].map(ends))
-        pairs = {fw.POOLED[name][0]: (f"{name}, many", f"{name}, few") for name in methods}
+        pairs = {POOLED[name][0]: (f"{name}, many", f"{name}, few") for name in methods}
         result[kind] = 100 * both_intervals(pool, pairs)
     return pd.concat(result)
 
 
 irrelevant, relevant = changes("irrelevant"), changes("relevant")
-rivals, kinds = differences(fw.RIVALS), differences(fw.KINDS)
+rivals, kinds = differences(RIVALS), differences(KINDS)
 
 
 # %% tags=["remove-cell"]
@@ -243,7 +318,7 @@ given = dict.fromkeys(("pretrained", "average", "task_arithmetic", "cart"), "no 
 given |= dict.fromkeys(("fisher", "regmean", "adamerging", "concrete"), "unlabelled")
 given |= {"surgery": "unlabelled", "surgery+cart": "unlabelled", "individual": "experts"}
 shades = {"no data": GREY, "unlabelled": BLUE, "labelled": VERMILION, "experts": BLACK}
-means = over_seeds(table.query("method not in @fw.LONG"), "method").sort_values("mean")
+means = over_seeds(table.query("method not in @LONG"), "method").sort_values("mean")
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "CART without data is above every walk inside the hull. Mean test accuracy on eight image tasks with 95 % intervals across five seeds, and in parentheses seconds on one thread of a shared processor without the initialisation. Colours show which data a method uses; the scales of task arithmetic and CART were chosen on 500 labelled validation images per task.", "name": "fig-data-ladder"}, "image": {"alt": "One row per method. From the bottom: pretrained; Concrete, soup, average, walks inside the hull and Fisher close together; multi-task training, task arithmetic, AdaMerging, walks from it and RegMean two to four points higher; CART and walks from it five above; learned coefficients and Surgery on the average; Surgery on CART; individual experts."}}
 fig, ax = plt.subplots(figsize=(6.8, 7.4))
@@ -252,7 +327,7 @@ for row, (method, (mean, half)) in enumerate((100 * means).iterrows()):
     ax.errorbar(mean, row, xerr=half, fmt="o", ms=7, capsize=3, color=shade)
     cost = f"  ({seconds[method]:.0f} s)" if method in seconds else ""
     ax.text(mean + half + 0.7, row, f"{mean:.1f}{cost}", va="center", fontsize=11)
-ax.set(yticks=range(len(means)), yticklabels=[*map(fw.short, means.index)])
+ax.set(yticks=range(len(means)), yticklabels=[*map(short, means.index)])
 ax.set_xlabel("mean test accuracy, %")
 ax.set_xlim(None, 100 * means["mean"].max() + 9)
 for kind, shade in shades.items():
@@ -272,7 +347,7 @@ plt.show()
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "CART over the walk inside the hull is the only difference of Frank-Wolfe here that is clear on all three networks. Differences in mean test accuracy with 95 % intervals across seeds (thick), and across seeds and tasks (thin). FW is soft with an oracle per tensor. AdaMerging and Frank-Wolfe see the same few examples.", "name": "fig-fw-rivals"}, "image": {"alt": "Eleven rows with up to three markers each. CART over FW is 8 to 14 points above zero on all three networks. RegMean over the average is 5 to 6 points above zero on both networks that have it. Surgery on CART is 9 points above zero on our ViT and 1 to 4 on the others, where the thin intervals reach zero. Frank-Wolfe over the average, from AdaMerging and from CART is 0 to 3 points above its start, with thin intervals across zero. Coefficients learned on CART are 3 points above CART. Concrete is below zero."}}
 fig, ax = plt.subplots(figsize=(6.8, 6.6))
-forest(rivals, ax, [BLUE] * len(fw.RIVALS))
+forest(rivals, ax, [BLUE] * len(RIVALS))
 ax.axvline(0, color=BLACK, lw=1)
 ax.set_title("Clear on all three networks: CART is above FW", x=-0.4)
 ax.set_xlabel("difference, points")
@@ -318,7 +393,7 @@ plt.show()
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "No choice between hard and soft or between oracles makes a detectable difference across tasks, except the paper's pairing inside the hull. Differences in mean test accuracy with 95 % intervals across seeds (thick), and across seeds and tasks (thin).", "name": "fig-fw-pairings"}, "image": {"alt": "Seven rows with three markers each. An oracle per tensor is 0.5 to 3 points above one per model, with thin intervals across zero. Soft and hard differ by less than a point. The paper's pairing inside the hull is 4 points below zero on two networks and 10 on MiniLM, with all intervals below zero. With free coefficients it lies near zero. Free coefficients over task arithmetic: up to two points, thin intervals across zero."}}
 fig, ax = plt.subplots(figsize=(6.8, 4.8))
-forest(kinds, ax, [BLUE] * len(fw.KINDS))
+forest(kinds, ax, [BLUE] * len(KINDS))
 ax.axvline(0, color=BLACK, lw=1)
 ax.set_title("Soft and hard differ only through the hull", x=-0.4)
 ax.set_xlabel("difference, points")
@@ -329,7 +404,7 @@ plt.show()
 left_over = steps.assign(left=1 - steps["moved"]).groupby(["method", "seed"], sort=False)["left"]
 left_over = 100 * left_over.prod().unstack("seed")
 smallest = 100 * load_table("vision8-procedures", "hull").groupby("method")["smallest"].min()
-lowest = smallest[fw.FREE]
+lowest = smallest[FREE]
 
 # %% tags=["remove-input"]
 pairing = {
@@ -356,7 +431,7 @@ columns = {
     "lowest coefficient, %": smallest,
 }
 shown = pd.DataFrame(columns).loc[left_over.index].round(0).astype(int)
-shown.rename(lambda name: fw.short(name).removeprefix("FW ")).rename_axis(None)
+shown.rename(lambda name: short(name).removeprefix("FW ")).rename_axis(None)
 
 # %% [markdown]
 # Soft walks with an oracle per tensor keep more than half of the initialisation. A certificate for a walk from CART thus says that
@@ -381,7 +456,7 @@ samples = load_table("vision8-calibration")
 rows = samples.assign(accuracy=100 * samples["accuracy"])
 shades = {"frank_wolfe soft": PURPLE, "frank_wolfe hard, from cart": BROWN}
 shades |= {"regmean": GREEN, "multitask": BLACK}
-looks = {method: (fw.short(method), shade, "o-") for method, shade in shades.items()}
+looks = {method: (short(method), shade, "o-") for method, shade in shades.items()}
 few = rows.query("examples > 0")
 style = {"x": "examples", "y": "accuracy", "by": "method", "looks": looks}
 plots.series(ax, few, **style, capsize=4, ms=7)
@@ -423,19 +498,38 @@ hundred images. The loss by merging is thus not a limit of the network's capacit
 # each curve with its own first point, not with other curves.
 
 
+# %% tags=["remove-cell"]
+def pools(study):
+    """Return mean accuracy in per cent by suite, method and count, one column per seed."""
+    parts = {suite: load_table(f"{suite}-{study}") for suite in SUITES}
+    table = pd.concat(parts, names=["suite"]).reset_index("suite")
+    means = 100 * table.groupby(["suite", "method", "count", "seed"])["accuracy"].mean()
+    return means.unstack("seed")
+
+
+def pool_ends(study):
+    """Return accuracy with the smallest and the largest pool, as text: one row per method."""
+    ends = pools(study).mean(axis=1).groupby(["suite", "method"]).agg(["first", "last"])
+    text = ends.apply(lambda row: "{:.1f} → {:.1f}".format(*row), axis=1)
+    table = text.unstack("suite")[[*SUITES]]
+    order = [method for method in POOLED if method in table.index]
+    names = {method: look[0] for method, look in POOLED.items()}
+    return table.loc[order].rename(index=names, columns=SUITES).rename_axis(None, axis=1)
+
+
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "Every method that uses all experts of the pool loses at least four points by sixteen irrelevant experts, and Frank-Wolfe with labels does not change. Change in mean test accuracy on the four targets with 95 % intervals across five seeds.", "name": "fig-fw-irrelevant"}, "image": {"alt": "In both panels average, task arithmetic, TIES, CART and AdaMerging fall by four to twelve points. Frank-Wolfe with labels is level at zero without any spread. By entropy it is nearly level on photographs, and falls by two points on the scripts, with wide intervals."}}
 def pool_curves(study, xlabel, title):
     """Draw the change of accuracy from the smallest pool, one panel per suite."""
-    wide = fw.pools(study)
+    wide = pools(study)
     fig, axes = plt.subplots(1, 2, figsize=(6.9, 4.2), sharey=True)
-    for ax, (suite, kind) in zip(axes, fw.SUITES.items()):
+    for ax, (suite, kind) in zip(axes, SUITES.items()):
         part = wide.loc[suite]
-        for place, method in enumerate(each for each in fw.POOLED if each in part.index):
+        for place, method in enumerate(each for each in POOLED if each in part.index):
             change = part.loc[method] - part.loc[method].iloc[0]
             ends = [interval(row.dropna().tolist()) for _, row in change.iterrows()]
             spots = [spot + 0.06 * (place - 3) for spot in range(len(ends))]
             rows = pd.DataFrame(ends, index=spots, columns=["mean", "half_width"])
-            plots.curve(ax, rows, fw.POOLED[method], ms=5)
+            plots.curve(ax, rows, POOLED[method], ms=5)
         ax.set_title(kind, fontsize=12, weight="normal")
         ax.set_xticks(range(len(ends)), labels=change.index)
         ax.set_xlabel(xlabel)
@@ -449,17 +543,19 @@ title = "Only Frank-Wolfe keeps its accuracy"
 pool_curves("irrelevant", "irrelevant experts in the pool", title)
 
 # %% tags=["remove-input"]
-fw.pool_ends("irrelevant").rename_axis("accuracy, %, 4 → 20 experts")
+pool_ends("irrelevant").rename_axis("accuracy, %, 4 → 20 experts")
 
 # %% tags=["remove-cell"]
-gains = fw.entropy_gains().loc["vision20"].dropna(axis=1)
+before = pick(load_table("vision20-baselines"), method="pretrained")
+after = pick(load_table("vision20-irrelevant"), method="frank_wolfe", count=0)
+gains = (after - before).dropna().unstack("task")
 idle = (gains.abs().max(axis=1) < 1).sum()
 others_ahead = {"CART": "cart", "TIES": "ties", "the average": "average"}
 pairs = {text: ("frank_wolfe, labels", other) for text, other in others_ahead.items()}
-pools = {
-    suite: load_table(f"{suite}-irrelevant").query("count == count.max()") for suite in fw.SUITES
+largest = {
+    suite: load_table(f"{suite}-irrelevant").query("count == count.max()") for suite in SUITES
 }
-ahead = 100 * pd.concat({suite: both_intervals(pool, pairs) for suite, pool in pools.items()})
+ahead = 100 * pd.concat({suite: both_intervals(pool, pairs) for suite, pool in largest.items()})
 
 # %% tags=["remove-input"]
 display(
@@ -485,7 +581,7 @@ title = "Relevant experts help CART most"
 pool_curves("relevant", "experts in the pool", title)
 
 # %% tags=["remove-input"]
-fw.pool_ends("relevant").rename_axis("accuracy, %, 2 → 20 experts")
+pool_ends("relevant").rename_axis("accuracy, %, 2 → 20 experts")
 
 # %% tags=["remove-input"]
 gain = relevant.loc["photographs and scans"]
@@ -509,13 +605,13 @@ tuned = tuned.assign(method=tuned["method"] + ", tuned")
 bits = pd.concat([load_table("text4-language"), tuned], ignore_index=True)
 bits["bits"] = bits["loss"] / math.log(2)
 means = bits.groupby("method")["bits"].mean()
-walked, best = fw.SOFT_BY_LAYER, means[tuned["method"].unique()].idxmin()
-compared = [best, "fisher", "regmean", "cart, tuned", "multitask", fw.SOFT]
-rows = both_intervals(bits, {fw.short(name): (name, walked) for name in compared}, "bits")
+walked, best = SOFT_BY_LAYER, means[tuned["method"].unique()].idxmin()
+compared = [best, "fisher", "regmean", "cart, tuned", "multitask", SOFT]
+rows = both_intervals(bits, {short(name): (name, walked) for name in compared}, "bits")
 
 # %% tags=["remove-input"]
 bits_more = {name: text_of(row, 2) for name, row in rows.iterrows()}
-shown = {f"more than {fw.short(walked)}, across seeds (and tasks)": bits_more}
+shown = {f"more than {short(walked)}, across seeds (and tasks)": bits_more}
 pd.DataFrame(shown).rename_axis("bits per character")
 
 # %% tags=["remove-input"]
@@ -570,7 +666,7 @@ for rows in rivals.values():
     assert rows["low"]["CART − FW"] > 3
     assert (rows["mean"] - rows["half_width"])["Surgery on CART − CART"] > 0
 clear = [
-    name for name in fw.RIVALS if all(r["low"][name] * r["high"][name] > 0 for r in rivals.values())
+    name for name in RIVALS if all(r["low"][name] * r["high"][name] > 0 for r in rivals.values())
 ]
 assert clear == ["CART − FW"]
 for rows in kinds.values():
@@ -581,7 +677,7 @@ gaps = load_table("sentences8-procedures", "history").query("method.str.contains
 assert set(gaps["step"]) == {0}
 assert gaps["gap"].max() < 0.05
 free = 100 * table.groupby("method")["accuracy"].mean()
-assert round(free[fw.FREE] - free[fw.SOFT], 1) == 3.7
+assert round(free[FREE] - free[SOFT], 1) == 3.7
 assert round(free["task_arithmetic"] - free["average"], 1) == 3.7
 
 # %% tags=["remove-cell"]
@@ -594,10 +690,10 @@ assert (ahead["low"] < 0).all()
 assert (ahead["mean"] - ahead["half_width"] > 0).all()
 assert relevant["mean"].xs("FW, entropy", level=1).between(0.5, 2).all()
 assert (relevant["mean"].groupby(level=0).idxmax().str[1] == "CART").all()
-soft_tensor = left_over.filter(like=fw.SOFT_BY_LAYER, axis=0)
+soft_tensor = left_over.filter(like=SOFT_BY_LAYER, axis=0)
 assert soft_tensor.min(axis=None) > 50
-assert left_over.loc[fw.FREE].max() < -100
-assert left_over.index[-1] == fw.FREE
+assert left_over.loc[FREE].max() < -100
+assert left_over.index[-1] == FREE
 gaps_of = (rows_of := both_intervals(bits, {"": (best, walked)}, "bits")).iloc[0]
 assert gaps_of["low"] < 0 < gaps_of["mean"] - gaps_of["half_width"]
 

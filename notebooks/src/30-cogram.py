@@ -478,7 +478,15 @@ sides = {
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "Only the geometric mean depends on the position of zero. Prototypes of five classes of images, from pixels in [−1, 1] (left) and in [0, 1] (right).", "name": "fig-cogram-gallery"}, "image": {"alt": "Class means and medoids are readable digits and the same on both sides. The geometric mean on the scale from minus one to one is a pale outline on white, with ink and paper of the same brightness. From zero to one it is a thin digit on black."}}
 fig, axes = plt.subplots(1, 2, figsize=(6.9, 2.6))
 for ax, (low, rows) in zip(axes, sides.items(), strict=True):
-    plots.gallery(ax, rows, low=low)
+    frame = ((0, 0), (0, 0), (0, 3), (0, 3))
+    framed = [np.pad(np.asarray(each), frame, constant_values=1) for each in rows.values()]
+    whole = np.concatenate([np.concatenate(list(each), 2) for each in framed], 1)
+    ax.imshow(((whole.transpose(1, 2, 0) - low) / (1 - low)).clip(0, 1), cmap="gray")
+    ax.set_yticks([16 + 35 * k for k in range(len(rows))], [*rows])
+    ax.set_xticks([])
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
     ax.set_title(f"pixels in [{low}, 1]", fontsize=12, weight="normal")
 axes[1].set_yticks([])
 fig.suptitle("Eq. 1 on [−1, 1] turns ink and paper into white", fontsize=13, weight="bold")

@@ -33,10 +33,10 @@ import torch
 from IPython.display import Markdown, display
 
 from mergebook import plots
-from mergebook.cogram import read as analysis
 from mergebook.cogram.pairs import Pair, make_pair
 from mergebook.lab.results import load_table
-from mergebook.lab.statistics import both_intervals, interval
+from mergebook.lab.statistics import both_intervals, interval, over_seeds
+from mergebook.ledger.checks import pick
 from mergebook.plots import BLACK, BLUE, GREEN, GREY, PURPLE, VERMILION
 from mergelib.align import git_rebasin
 from mergelib.statedict import lerp
@@ -46,9 +46,74 @@ plots.use_style()
 EXACT = (SUITE, PROFILE, SEED) == ("synthetic", "default", 0)
 
 # %% tags=["remove-cell"]
+KEYS = ("data", "start", "seed")
+
+
+class Source:
+    """What the studies found on one source of data; columns are series by `KEYS`."""
+
+    def __init__(self, name):
+        self.name, self.fusion = name.replace("_", ", "), load_table(f"{name}-fusion")
+
+    def of(self, method, value="accuracy"):
+        """Return a column of a network that CoGraM did not change."""
+        return pick(self.fusion, value, keys=KEYS, method=method).sort_index()
+
+    def cogram(self, levels="layer", prototypes="arithmetic", iterations=1, value="accuracy"):
+        """Return a column of one of CoGraM's runs on the Fisher merge."""
+        run = {"levels": levels, "prototypes": prototypes, "iterations": iterations}
+        return pick(self.fusion, value, keys=KEYS, method="cogram", **run).sort_index()
+
+    def trained(self, method, training="kickoff", value="accuracy"):
+        """Return a column of a network after its training, or before it ("none")."""
+        run = {"method": method, "training": training}
+        return pick(load_table(f"{self.name}-tuning"), value, keys=KEYS, **run).sort_index()
+
+
+# %% tags=["remove-cell"]
+DATA = ("homogeneous", "heterogeneous")
+STARTS = {"own": "separate", "common": "common"}  # initialisations
+CASES = tuple((data, start) for start in STARTS for data in DATA)
+NEAR = 0.05  # of the distance between A and B: "at a parent"
+
+
+def feature_map(prototypes, rival, steepness=5.5, iterations=1):
+    """Return points of CoGraM, or of Fisher (None), over a rival on shifted, scaled features."""
+    table, by = load_table("synthetic-feature_scale"), ["data", "start", "scale", "offset"]
+    run = {"prototypes": prototypes, "steepness": steepness, "iterations": iterations}
+    own = {"method": "fisher"} if prototypes is None else run
+    merged, other = (pick(table, keys=(*by, "seed"), **r) for r in (own, {"method": rival}))
+    return over_seeds((merged - other).sort_index().reset_index(), by)
+
+
+def gap(difference, cases=CASES):
+    """Return mean and half width of a difference across seeds, one row per case."""
+    values = difference.rename("value").reset_index()
+    return over_seeds(values, ["data", "start"], "value").loc[list(cases)]
+
+
+# %% tags=["remove-cell"]
+def improved(source, prototypes):
+    """Return on how many seeds of each case one pass is above the Fisher merge."""
+    gained = source.cogram(prototypes=prototypes) - source.of("fisher")
+    return {case: sum(gained[case] > 0) for case in CASES}
+
+
+def at_parent(source, iterations):
+    """Return how many seeds end near a parent, and how many of these at the better one."""
+    place = source.cogram(iterations=iterations, value="toward_a") - 0.5
+    better = source.of("better", "toward_a") - 0.5
+    counts = {}
+    for case in CASES:
+        near = place[case].abs() > 0.5 - NEAR
+        counts[case] = sum(near), sum(near & (place[case] * better[case] > 0))
+    return pd.DataFrame.from_dict(counts, orient="index", columns=["near", "better"])
+
+
+# %% tags=["remove-cell"]
 names = ("synthetic", "synthetic_positive", "digits")
-signed_data, positive, digits = sources = [analysis.Source.load(name) for name in names]
-APART, COMMON = analysis.CASES[:2], analysis.CASES[2:]
+signed_data, positive, digits = sources = [Source(name) for name in names]
+APART, COMMON = CASES[:2], CASES[2:]
 
 
 def minus(value, digits=1):
@@ -61,9 +126,9 @@ def text_of(mean, half, digits=1):
     return f"{minus(mean, digits)} ± {half:.{digits}f}"
 
 
-def gaps(difference, chosen=sources, cases=analysis.CASES):
+def gaps(difference, chosen=sources, cases=CASES):
     """Return mean and half width of a difference, one row per source and case."""
-    return pd.concat({each.name: analysis.gap(difference(each), cases) for each in chosen})
+    return pd.concat({each.name: gap(difference(each), cases) for each in chosen})
 
 
 def span(rows, digits=1):
@@ -84,7 +149,7 @@ def between(one, other):
 
 def words(case):
     """Return a case as axes and tables write it."""
-    return f"{case[0]}, {analysis.STARTS[case[1]]}"
+    return f"{case[0]}, {STARTS[case[1]]}"
 
 
 def draw_rows(ax, rows, look, names, shift):
@@ -107,9 +172,7 @@ looks["CoGraM, three passes"] = (VERMILION, "D")
 over_average = gaps(versus("average"))
 in_turn = {"levels": "all weights, in turn"}
 turned = gaps(versus("better", **in_turn))
-parents = {
-    (each.name, count): analysis.at_parent(each, count) for each in sources for count in (1, 3)
-}
+parents = {(each.name, count): at_parent(each, count) for each in sources for count in (1, 3)}
 ended = sum(parents[each.name, 3]["near"].loc[[*APART]].sum() for each in sources)
 gain = gaps(versus("fisher"))
 separate, common = (
@@ -120,7 +183,7 @@ separate, common = (
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "CoGraM over layers is in no row clearly above both the better parent and the plain average. Test accuracy relative to the better of A and B on validation data. Class means, λ = 5.5. Paired differences with 95 % intervals across 30 seeds.", "name": "fig-cogram-gain"}, "image": {"alt": "Two panels of intervals around a line of zero, with rows for synthetic, positive synthetic and digit data. Left, separate initialisations: the average is 3 to 25 points below zero, one pass of CoGraM 1 to 11 points below, three passes at zero or just below. Right, common initialisation: average and CoGraM lie together, 2 to 8 points above zero on synthetic data, below zero on homogeneous and above on heterogeneous digits."}}
 fig, axes = plt.subplots(1, 2, figsize=(6.9, 3.3), sharey=True)
 for ax, start, title in zip(axes, ("own", "common"), ("separate", "common"), strict=True):
-    rows = [(each.name, data, start) for each in sources for data in analysis.DATA]
+    rows = [(each.name, data, start) for each in sources for data in DATA]
     for shift, (name, look) in zip((-0.24, 0, 0.24), looks.items(), strict=True):
         draw_rows(ax, better[name], (name, *look), rows, shift)
     ax.axvline(0, color=BLACK, lw=1)
@@ -180,7 +243,7 @@ lines = {
     "CoGraM, class means": (signed_data.cogram(), GREEN, "D-"),
 }
 fig, axes = plt.subplots(1, 2, figsize=(6.9, 3.7), sharey=True)
-for ax, data, number in zip(axes, analysis.DATA, (3, 4), strict=True):
+for ax, data, number in zip(axes, DATA, (3, 4), strict=True):
     a, b = (signed_data.of(method)[data, "own"] for method in ("a", "b"))
     order = ((a + b) / 2).sort_values().index
     ends, places = np.sort([a[order], b[order]], axis=0), range(len(order))
@@ -205,7 +268,7 @@ fisher = {"Eq. 1": "geometric", "class means": "arithmetic"}
 columns = {}
 for name, kind in fisher.items():
     rows = gaps(versus("fisher", prototypes=kind))
-    counts = [n for each in sources for n in analysis.improved(each, kind).values()]
+    counts = [n for each in sources for n in improved(each, kind).values()]
     columns[name] = [
         f"{text_of(*row)} ({n})" for row, n in zip(rows.to_numpy(), counts, strict=True)
     ]
@@ -224,8 +287,8 @@ display(
     Markdown(f"""
 Eq. 1 is above Fisher in none of the eight cases with features of both signs, and in all four with positive features. There it
 gains as much as class means, and the plain average gains as much after a common initialisation. After
-separate initialisations one pass still ends {minus(-analysis.gap(apart)["mean"].iloc[1])} to
-{minus(-analysis.gap(apart)["mean"].iloc[0])} points below the better parent.
+separate initialisations one pass still ends {minus(-gap(apart)["mean"].iloc[1])} to
+{minus(-gap(apart)["mean"].iloc[0])} points below the better parent.
 """)
 )
 
@@ -238,7 +301,7 @@ separate initialisations one pass still ends {minus(-analysis.gap(apart)["mean"]
 # %% tags=["remove-input"]
 columns = {}
 for each in sources:
-    for data, case in zip(analysis.DATA, APART, strict=True):
+    for data, case in zip(DATA, APART, strict=True):
         once, thrice = (parents[each.name, count].loc[[case]].iloc[0] for count in (1, 3))
         values = [once["near"], thrice["near"], thrice["better"]]
         columns[f"{short[each.name]}, {data}"] = values
@@ -280,13 +343,13 @@ settings = {
     "class means, one pass": ({"prototypes": "arithmetic"}, GREEN, "D-"),
     "Eq. 1, three passes": ({"prototypes": "geometric", "iterations": 3}, PURPLE, "^--"),
 }
-fisher_map = analysis.feature_map(None, "better")
+fisher_map = feature_map(None, "better")
 fig, axes = plt.subplots(1, 2, figsize=(6.9, 3.7), sharey=True)
-for ax, data in zip(axes, analysis.DATA, strict=True):
+for ax, data in zip(axes, DATA, strict=True):
     at = {"data": data, "start": "own", "scale": 1.0}
     drawn = [("Fisher", fisher_map, BLUE, "o-")]
     for name, (chosen, shade, mark) in settings.items():
-        drawn.append((name, analysis.feature_map(rival="better", **chosen), shade, mark))
+        drawn.append((name, feature_map(rival="better", **chosen), shade, mark))
     for name, table, shade, mark in drawn:
         rows = table.xs(tuple(at.values()), level=tuple(at))
         plots.curve(ax, rows, (name, shade, mark), lw=1.5)
@@ -299,17 +362,17 @@ fig.suptitle("Eq. 1 fails only around zero", fontsize=13, weight="bold", x=0.01,
 plt.show()
 
 # %% tags=["remove-cell"]
-zero = analysis.feature_map("geometric", "fisher")["mean"].xs(0.0, level="offset")
+zero = feature_map("geometric", "fisher")["mean"].xs(0.0, level="offset")
 zero = zero.xs("own", level="start")
 everything = [
-    *(analysis.feature_map("geometric", "better", steepness=s) for s in (1, 5.5, 20, 100)),
-    *(analysis.feature_map("arithmetic", "better", steepness=s) for s in (1, 5.5, 20, 100)),
-    *(analysis.feature_map(k, "better", iterations=3) for k in ("geometric", "arithmetic")),
+    *(feature_map("geometric", "better", steepness=s) for s in (1, 5.5, 20, 100)),
+    *(feature_map("arithmetic", "better", steepness=s) for s in (1, 5.5, 20, 100)),
+    *(feature_map(k, "better", iterations=3) for k in ("geometric", "arithmetic")),
 ]
 ends = [rows["mean"] - rows["half_width"] for rows in everything]
 above = sum((end.xs("own", level="start") > 0).sum() for end in ends)
 settings_tried = sum(len(end.xs("own", level="start")) for end in ends)
-level = analysis.feature_map("arithmetic", "average").xs("common", level="start")
+level = feature_map("arithmetic", "average").xs("common", level="start")
 
 # %% tags=["remove-input"]
 display(
@@ -436,9 +499,7 @@ heterogeneous digits.
 
 # %% tags=["remove-cell"]
 SEEDS = range(SEED, SEED + (3 if PROFILE == "smoke" else 10))
-pairs = {
-    data: [make_pair(seed, SUITE, data, shared=False) for seed in SEEDS] for data in analysis.DATA
-}
+pairs = {data: [make_pair(seed, SUITE, data, shared=False) for seed in SEEDS] for data in DATA}
 rows = {}
 for data, drawn in pairs.items():
     parts = []
@@ -471,9 +532,9 @@ dips, spreads = [], []
 for each in (signed_data, digits):
     strength = (each.of("a") + each.of("b")) / 2
     below = strength - each.cogram()
-    dips += [below[case].corr(-strength[case], method="spearman") for case in analysis.CASES]
+    dips += [below[case].corr(-strength[case], method="spearman") for case in CASES]
     fine, coarse = each.cogram("all weights"), each.cogram()
-    spreads += [fine[case].std() / coarse[case].std() for case in analysis.CASES]
+    spreads += [fine[case].std() / coarse[case].std() for case in CASES]
 same = {}
 for other in ("all neurons", "layer"):
     total = 0
@@ -482,7 +543,7 @@ for other in ("all neurons", "layer"):
         for value in ("accuracy", "toward_a"):
             one, two = (each.cogram(name, value=value) for name in ("layer, neuron", other))
             distance = distance + (one - two).abs()
-        total += sum((distance[case] < 1e-9).sum() for case in analysis.CASES)
+        total += sum((distance[case] < 1e-9).sum() for case in CASES)
     same[other] = int(total)
 unequal = (("unequal", "own"), ("unequal", "common"))
 weak = {

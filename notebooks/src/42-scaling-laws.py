@@ -32,6 +32,7 @@ from IPython.display import Markdown, display
 
 from mergebook import ledger, plots
 from mergebook.lab.results import load_table
+from mergebook.lab.statistics import interval
 from mergebook.stability.claims import CLAIMS
 from mergebook.stability.draw import scaling as figures
 from mergebook.stability.read import scaling as sweep
@@ -53,12 +54,26 @@ LAWS = {
     "data: 1/4 → all": ({"steps": 400, "share": 0.25}, {"steps": 400}),
 }
 changed = {name: sweep.changes(average, *ends) for name, ends in LAWS.items()}
-changed["tasks: 2 → 8"] = sweep.changes_by_tasks(counts["eight tasks"])
+shared = {part: -sweep.shared_tasks(counts["eight tasks"], "average", part) for part in sweep.PARTS}
+ends = {part: interval((wide[8] - wide[2]).tolist()) for part, wide in shared.items()}
+fewest = pd.DataFrame(ends, index=["mean", "half_width"]).T
+width = fewest["half_width"]
+fewest = fewest.assign(low=fewest["mean"] - width, high=fewest["mean"] + width)
+changed["tasks: 2 → 8"] = fewest
 steps, rate, batch, data, tasks = changed.values()
 forest = {
     figures.PARTS[part][0]: pd.DataFrame({name: rows.loc[part] for name, rows in changed.items()}).T
     for part in sweep.PARTS
 }
+AXES = {"steps": "steps K", "learning_rate": "learning rate η, 10⁻⁴", "batch_size": "batch b"}
+AXES["share"] = "fraction of the data α"
+
+
+# %% tags=["remove-cell"]
+def sweep_name(varied):
+    """Return what the axis of one of `sweep.sweeps` is called."""
+    column = sweep.free(varied)
+    return AXES[column] + f", K = {varied['steps']}" * (column != "steps")
 
 
 def signed(value, digits=2):
@@ -151,7 +166,7 @@ swept = {"steps": {"steps": None}, "learning_rate": {"learning_rate": None, "ste
 fig, axes = plt.subplots(1, 2, figsize=(6.9, 3.9), sharey=True)
 for ax, (column, chosen) in zip(axes, swept.items()):
     figures.loss_parts(sweep.at(gains, **chosen), column, ax)
-    ax.set(xlabel=figures.AXES[column])
+    ax.set(xlabel=AXES[column])
 axes[0].set(ylabel="nats above the pretrained")
 plots.legend_outside(fig, ncols=3, fontsize=11, handletextpad=0.3, columnspacing=1)
 fig.suptitle("Two different errors turn the test loss", fontsize=13, weight="bold")
@@ -200,12 +215,17 @@ is {-together:.0f} points below it. The law η²K does not hold, because at this
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "Larger batches have no advantage at equal numbers of images, and more data are better at equal passes. Test loss of the average less that of the pretrained model; 95 % intervals across five seeds. A quarter, a half and all of the data turn after 100, 200 and 400 steps, at the same number of passes.", "name": "fig-scaling-batches"}, "image": {"alt": "Left: against the number of images, the curve of batches of 8 is the lowest. Right: against steps divided by the fraction of data, all three curves have their minimum at the same place, and more data are lower throughout."}}
 fig, axes = plt.subplots(1, 2, figsize=(6.9, 4.0), sharey=True)
+SHADES = (plots.SKY, plots.BLUE, plots.ORANGE, plots.VERMILION)  # from small to large
 kinds = {
     "batch_size": ("b", "images per task, bK", 1),
     "share": ("α", "steps over fraction, K/α", -1),
 }
 for ax, (column, (name, words, power)) in zip(axes, kinds.items()):
-    figures.curves(sweep.at(gains, steps=None, **{column: None}), column, ax, name, power)
+    for k, (value, own) in enumerate(sweep.at(gains, steps=None, **{column: None}).groupby(column)):
+        curve = sweep.curve(own, "steps", "loss")
+        look = (f"{name} = {value:g}", SHADES[k], "o-")
+        plots.curve(ax, curve.set_axis(curve.index * value**power), look)
+    ax.axhline(0, color=plots.GREY, lw=1.2, ls="--")
     ax.set(xscale="log", xlabel=words)
     ax.legend(fontsize=11)
 axes[0].set_ylabel("test loss above\nthe pretrained, nats")
@@ -249,7 +269,9 @@ gradients = load_table("vision8-stability-vit_small", "gradients").query("point 
 squares = gradients[["noise", "heterogeneity"]].mean().to_numpy()  # across seeds and tasks
 known = Losses(1.0, *torch.tensor(squares).sqrt()[:, None])
 tables = sweep.beside_theory(average, experts, known)
-powers, misfit = sweep.exponents(gains, tables), sweep.misfits(tables)
+off = {name: table[[*sweep.LAWS]].sub(table["mean"], axis=0) for name, table in tables.items()}
+misfit = pd.DataFrame({name: (each**2).mean() ** 0.5 for name, each in off.items()}).T
+powers = sweep.exponents(gains, tables)
 more = [
     sweep.apart(load_table("vision14-scaling-vit_small", part)) for part in ("merged", "experts")
 ]
@@ -257,8 +279,19 @@ more[0] = more[0][more[0]["method"] == "average"]
 more_powers = sweep.exponents(sweep.gained(*more), sweep.beside_theory(*more, known))
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "Lemma 3 and the corrected law fit the generalisation error against steps and data equally well. Only Lemma 3 has the right sign for the batch, and both fail for the rate. Points: generalisation error of the average less that of the pretrained model, means and 95 % intervals across five seeds. Curves that leave the panel are cut off.", "name": "fig-scaling-laws"}, "image": {"alt": "Against steps and fraction of the data the points lie near all three curves, which nearly coincide. Against the batch the points and the dashed curve of Lemma 3 rise, and both root curves fall. Against the rate the points stay near zero; the root curves rise to about 0.2 at the largest rate and Lemma 3 leaves the panel."}}
+LOOKS = {"printed": ("Lemma 3", plots.VERMILION, "--"), "root": ("√s", plots.BLUE, ":")}
+LOOKS["root_loss"] = ("√(s f)", plots.GREEN, "-.")
 fig, axes = plt.subplots(2, 2, figsize=(6.9, 6.2), sharey=True)
-figures.law_points(tables, gains, axes)
+for ax, varied in zip(axes.flat, sweep.sweeps(gains)):
+    column = sweep.free(varied)
+    for law, (words, shade, style) in LOOKS.items():
+        ax.plot(tables[column].index, tables[column][law], style, lw=2, color=shade, label=words)
+    plots.curve(ax, tables[column], ("measured", plots.BLACK, "o"))
+    plots.log_axis(ax, tables[column].index, unit=figures.UNITS.get(column, 1.0))
+    ax.set(xlabel=sweep_name(varied))
+axes[0, 0].set(ylabel="nats", ylim=(-0.1, 0.5))
+axes[1, 0].set(ylabel="nats")
+plots.legend_outside(fig, fontsize=10)
 title = "No law predicts the effect of the learning rate"
 fig.suptitle(title, fontsize=13, weight="bold", x=0.01, ha="left")
 plt.show()
@@ -318,7 +351,7 @@ both = both[~both["method"].str.endswith("_printed")].query("not group >= 2")
 fig, axes = plt.subplots(2, 2, figsize=(6.9, 6.6), sharey=True)
 for ax, varied in zip(axes.flat, sweep.sweeps(both)):
     figures.method_curves(sweep.at(both, **varied), sweep.free(varied), "accuracy", ax)
-    ax.set(xlabel=figures.sweep_name(varied))
+    ax.set(xlabel=sweep_name(varied))
 for ax in axes[:, 0]:
     ax.set_ylabel("points above the pretrained")
 plots.legend_outside(fig, fontsize=11)
@@ -389,8 +422,8 @@ assert tasks.loc["generalisation", "high"] < 0
 for share, turn in ((0.25, 100), (0.5, 200), (1.0, 400)):
     curve = sweep.at(gains, share=share, steps=None).groupby("steps")["loss"].mean()
     assert curve.idxmin() == turn
-assert 6.5 < sweep.passes(800) < 7
-assert 13.5 < sweep.passes(400, share=0.25) < 14.5
+assert 6.5 < 800 * 32 / sweep.EXAMPLES < 7  # passes over the data
+assert 13.5 < 400 * 32 / (0.25 * sweep.EXAMPLES) < 14.5
 assert largest.is_monotonic_decreasing
 
 # %% tags=["remove-cell"]

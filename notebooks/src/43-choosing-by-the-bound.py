@@ -26,6 +26,7 @@ DEVICE = "cpu"
 
 # %% tags=["remove-cell"]
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from IPython.display import HTML, Markdown, display
 
@@ -36,6 +37,8 @@ from mergebook.stability.draw.explorer import explorer
 from mergebook.stability.read import choosing, guides
 
 plots.use_style()
+
+# %% tags=["remove-cell"]
 CONSTANTS = "vision8-stability-vit_small"
 record = {
     name: load_table(CONSTANTS, name) for name in ("curvature", "gradients", "points", "adam")
@@ -198,7 +201,14 @@ ranked = choosing.agreement(settings)
 titles = {"theorem_3": "Theorem 3", "repaired": "corrected bound", choosing.HABIT: "known ηK"}
 fig, axes = plt.subplots(2, 2, figsize=(6.9, 5.6), sharex=True, sharey=True)
 for ax, (guide, title) in zip(axes.flat, titles.items()):
-    plots.cells(ax, ranked.pivot_table(index="turned", columns="own", values=guide), limit=1)
+    table = ranked.pivot_table(index="turned", columns="own", values=guide)
+    ax.imshow(table, cmap="PuOr", vmin=-1, vmax=1, origin="lower", aspect="auto")
+    for (row, column), value in np.ndenumerate(table.to_numpy()):
+        style = {"color": "white" if abs(value) > 0.6 else "black", "fontsize": 11}
+        ax.text(column, row, f"{value:.2f}", ha="center", va="center", **style)
+    ax.set_xticks(range(table.shape[1]), [f"{name:g}" for name in table.columns])
+    ax.set_yticks(range(table.shape[0]), [f"{name:g}" for name in table.index])
+    ax.grid(visible=False)
     ax.set_title(title, fontsize=12, weight="normal")
 axes[0, 1].tick_params(labelbottom=True)
 axes[1, 1].axis("off")
@@ -224,12 +234,15 @@ cells = ranked.groupby(["own", "turned"])[choosing.GUIDES].mean()
 # unequal weights, see {prf:ref}`thm-choosing-weighted`. Neither helps on this network.
 
 # %% tags=["remove-cell"]
-lengths = guides.best_lengths(real, "loss")
+usual = real.query("batch_size == 32 and share == 1")
+groups = usual.groupby(["seed", "learning_rate"])
+lengths = usual.loc[groups["loss"].idxmin()].set_index(["seed", "learning_rate"])
 far = lengths.xs(4e-4, level=1)["moved"].mean()
 rule = guides.predicted(guides.starts(record, 5, "mean")).mean()
 noisy = guides.predicted(guides.starts(record, 5), noise_share=4e-4 / 32)["progress"]
 residual = record["adam"].groupby("steps")["residual"].mean().iloc[-1]
-slope = interval(guides.exponents(lengths.drop(index=1e-4, level="learning_rate")).tolist())
+wide = np.log(lengths["steps"].drop(index=1e-4, level="learning_rate").unstack("learning_rate"))
+slope = interval(np.polyfit(np.log(wide.columns.to_numpy(float)), wide.to_numpy().T, 1)[0].tolist())
 weights = load_table("vision8-weighing-vit_small", "weights")
 largest = weights.query("guide == 'bound'").groupby(["steps", "seed"])["weight"].max()
 weighed = load_table("vision8-weighing-vit_small").rename(columns={"guide": "method"})

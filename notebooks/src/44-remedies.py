@@ -46,14 +46,36 @@ judged = {suite: remedies.errors(load_table(name)) for suite, name in remedies.E
 weights = {suite: load_table(name, "coefficients") for suite, name in remedies.EXPLAINED.items()}
 
 # %% tags=["remove-cell"]
+KINDS = ("plain, half as long", "sharpness-aware, 0.05", "sharpness-aware, 0.2", "linearised")
+
+
+def training_gains(table, method, value="accuracy"):
+    """Return other kinds of training less plain experts that cost the same, with both intervals."""
+    runs = table[table["method"] == method].drop(columns="method")
+    runs = runs.rename(columns={"kind": "method"})
+    return both_intervals(runs, {kind: (kind, "plain") for kind in KINDS}, value)
+
+
+def way_gains(way, base, method="average"):
+    """Return points that one way gains over another by kind of difference, NaN where unknown."""
+    found = []
+    for kind in merged["kind"].unique():
+        table = remedies.by_way(merged, kind=kind, method=method)
+        pair = {remedies.kind_name(kind): (way, base)}
+        known = {way, base} <= set(table["method"])
+        found.append(100 * both_intervals(table, pair) if known else pd.DataFrame(index=[*pair]))
+    return pd.concat(found)
+
+
+# %% tags=["remove-cell"]
 logs = sharp.assign(method="", sharpness=np.log(sharp["sharpness"]))
-curvature = remedies.training_gains(logs, "", "sharpness")
-averages = 100 * remedies.training_gains(test, "average")
+curvature = training_gains(logs, "", "sharpness")
+averages = 100 * training_gains(test, "average")
 two, one = (remedies.by_matching(pairs, pair) for pair in ("two tasks", "same task"))
 change = {"": ("matched", "as trained")}
 ways = {"mixing": (remedies.PLAIN, remedies.ALIKE), "per step": ("per step", remedies.PLAIN)}
 ways["per length"] = ("per length", remedies.PLAIN)
-by_way = {name: remedies.way_gains(merged, *pair, method="average") for name, pair in ways.items()}
+by_way = {name: way_gains(*pair) for name, pair in ways.items()}
 added = {"ada": ("adamerging, task", "average"), "surgery": ("surgery, validation", "average")}
 helped = {suite: 100 * both_intervals(rows, added) for suite, rows in judged.items()}
 splits = {split: (f"surgery, {split}", "average") for split in ("test", "validation", "train")}
@@ -220,13 +242,14 @@ seeds = [100 * SEED + i for i in range(2 if small else 10)]
 uneven = mixed.uneven((0.1, 1.0, 10.0), seeds).groupby("progress").mean()
 names = {"average": "average", "fednova": "FedNova", "equal": "average of equal experts"}
 table = uneven[[*names]].rename(columns=names).rename(lambda value: f"mean ηK = {value:g}")
-left = mixed.limits((0.001,), seeds)[["average", "fednova"]].mean()
+left = mixed.limits(0.001, seeds).mean()
 table.loc["left for ever, η = 0.001"] = [left["average"], left["fednova"], np.nan]
 table.rename_axis(None).round(3).astype(object).where(table.notna(), "")
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "Experts with seven times the steps are little more than twice as far away, so that division by steps distorts the merge. Left, distance of an expert from the pretrained model; dashed, in proportion to the steps. Right, accuracy of the average when halves of the experts differ; 95 % intervals as above.", "name": "fig-remedies-uneven"}, "image": {"alt": "Left: with seven times the steps experts are a little more than twice as far, well below the dashed lines. Right: circles, of mixing, lie at zero in all seven rows. Triangles, per step, lie left of zero where steps or rates differ, by one to two points with Adam and four to six with SGD, and at zero for momentum and the proximal term. Squares, per length, lie at zero or a little left of it."}}
 fig, (left_ax, right) = plt.subplots(1, 2, figsize=(6.9, 4.6), width_ratios=(2, 3))
-lengths = remedies.longer(experts)
+training = ["optimiser", "learning_rate", "momentum", "pull"]
+lengths = experts[experts.groupby(training)["steps"].transform("nunique") > 1]
 for (name, words), shade in zip(remedies.OPTIMISERS.items(), plots.CYCLE):
     own = lengths[lengths["optimiser"] == name]
     far = plots.summary(own, "steps", "distance").sort_index()
@@ -246,10 +269,16 @@ plt.show()
 
 # %% tags=["remove-input"]
 rules = {
-    rule: remedies.way_gains(merged, *ways["per step"], method=rule)
+    rule: way_gains(*ways["per step"], method=rule)
     for rule in ("average", "task_arithmetic", "ties", "cart")
 }
-powers = remedies.growth(lengths).mean()
+logs = lengths.assign(**{name: np.log(lengths[name]) for name in ("steps", "distance")})
+growth = {
+    key: np.polyfit(rows["steps"], rows["distance"], 1)[0]
+    for key, rows in logs.groupby(["seed", "optimiser", "task"])
+}
+growth = pd.Series(growth).groupby(level=[0, 1]).mean().unstack()  # exponents
+powers = growth.mean()
 worst = min(rows["mean"].min() for rows in rules.values())
 display(
     Markdown(f"""
@@ -446,7 +475,7 @@ for h in (0.5, 2.0, 8.0):
 # FedNova assumes $p = 1$, a straight walk at constant speed. A random walk has $p = \frac12$.
 
 # %%
-powers = remedies.growth(lengths)
+powers = growth
 for optimiser, slopes in powers.items():
     mean, width = interval(slopes.tolist())
     print(f"{optimiser}: {mean:.3f} ± {width:.3f}")

@@ -304,11 +304,11 @@ for _ in range(5):
     raw.append(float(weights_from_samples(goal, same, "affine", level=1.0).weights[0]))
     tested = weights_from_samples(goal, same, "affine").weights.tolist()
 assert tested == [0.5, 0.5]
-squares_of = mixtures.least_squares_shares
-same_inputs = squares_of(FRACTIONS, same_inputs=True, seed=SEED)
-other_inputs = squares_of(FRACTIONS, same_inputs=False, seed=SEED)
-assert (abs(same_inputs["loss"] - same_inputs["share"]) < 1e-9).all()
-bent = (other_inputs["loss"] - other_inputs["share"]).max()
+# Least squares with other variances of the inputs of both sources: γ of the least mixed loss.
+ends = torch.randn(2, 2, generator=torch.Generator().manual_seed(SEED), dtype=torch.float64)
+lengths = (ends.diff(dim=0)[0] ** 2).tolist()
+steep, flat = 4 * lengths[0] + lengths[1], lengths[0] + 4 * lengths[1]
+bent = max(share * steep / (share * steep + (1 - share) * flat) - share for share in FRACTIONS)
 
 # %% tags=["remove-input"]
 display(

@@ -68,7 +68,15 @@ mixed = sweeps.mixed()
 random = starts["arm"].str.startswith(("scratch", "random"))
 main = starts[(starts["size"] == "half wider") & ~random]
 fig, ax = plt.subplots(figsize=(6.9, 3.6))
-draw.ends(main, ax)
+order = main.groupby("arm")["loss"].mean().sort_values().index.drop("nearest source")
+wide = main.pivot(index=["start", "seed"], columns="arm", values="loss")
+lost = wide.sub(wide["nearest source"], axis=0)
+lost = lost.where(lost.notna().groupby("start").transform("all")).reset_index()  # in all seeds
+rows = lost.melt(["start", "seed"], [*order], value_name="above").dropna()
+style = {"by": "start", "looks": draw.STARTS, "names": [*order], "gap": -0.3, "ms": 5}
+plots.intervals(ax, rows, value="above", at="arm", capsize=2, **style)
+ax.axvline(0, color=plots.BLACK, lw=1, ls=":")
+ax.set(xlabel="nats above the nearest source")
 ax.legend(fontsize=11, loc="upper right")
 fig.suptitle("SAIL ends behind the nearest source alone", **BOLD)
 plt.show()

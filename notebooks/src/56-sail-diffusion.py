@@ -37,9 +37,9 @@ from mergebook import ledger, load_suite, load_zoo, plots
 from mergebook.lab.results import load_table
 from mergebook.lab.statistics import over_seeds, plus_minus
 from mergebook.sail import claims as sail
-from mergebook.sail.measure.diffusion import ALONE, EVERY, TRAININGS, Parts
+from mergebook.sail.measure.diffusion import ALONE, TRAININGS, Parts
 from mergebook.sail.measure.latents import Plan, by_rows, prepare
-from mergebook.sail.networks.diffusion import flow
+from mergebook.sail.networks.diffusion import on_the_way
 from mergebook.sail.read import diffusion as analysis
 from mergelib.training import make_optimiser, shuffled, train
 
@@ -135,12 +135,12 @@ def aligned(kind, rows):
 
     def loss(batch):
         x, times = world.latents[batch], torch.rand(len(batch), generator=generator)
-        noisy = flow.on_the_way(x, torch.randn(x.shape, generator=generator), times)
+        noisy = on_the_way(x, torch.randn(x.shape, generator=generator), times)
         _, tokens = parts.network.with_tokens(noisy, times, world.labels[batch], parts.block)
         return torch.nn.functional.mse_loss(parts.align(tokens), represent(noisy))
 
     def keep(step, value):
-        if step % EVERY == 0:
+        if step % 10 == 0:
             spread = float(by_rows(represent, world.latents[:100]).std((0, 1)).mean())
             rows.append({"f_P": kind, "step": step, "loss": value, "spread": spread})
 
@@ -282,7 +282,7 @@ print("within a tenth:", abs(mean / (2 * d / n + d * (d + 1) / (2 * n)) - 1) < 0
 # slowly and is predicted, as in BYOL.
 
 # %%
-from mergebook.sail.networks.diffusion.alignment import repa_loss
+from mergebook.sail.networks.diffusion import repa_loss
 
 constant = torch.ones(3, 16, 8)
 print(f"{float(repa_loss(constant, 2 * constant)):.2f}")

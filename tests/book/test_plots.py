@@ -17,10 +17,8 @@ from mergebook.plots import (
     GREEN,
     LABELS,
     accuracy_by_task,
-    cells,
     colour,
     curve,
-    gallery,
     heat_map,
     intervals,
     label,
@@ -201,14 +199,3 @@ def test_ends_of_their_own_and_one_legend() -> None:
     np.testing.assert_allclose(bar, np.array([[7, 0.5], [7, 3]]))
     legend_outside(figure)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one"]
-
-
-def test_cells_and_gallery() -> None:
-    left, right = plt.subplots(1, 2)[1]
-    cells(left, pd.DataFrame([[0.9, -0.1]], index=[1.0], columns=[0.5, 2.0]), limit=1)
-    assert {t.get_text(): t.get_color() for t in left.texts} == {"0.90": "white", "-0.10": "black"}
-    pictures = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5) / 120
-    gallery(right, {"first": pictures, "second": pictures}, ["a", "b"])
-    shown = np.asarray(right.images[0].get_array())
-    np.testing.assert_allclose(shown[5:9, 6:11], pictures[1].transpose(1, 2, 0))
-    assert [tick.get_text() for tick in right.get_yticklabels()] == ["first", "second"]

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from mergebook.cart.theory import interference_curves, output_interference
+from mergebook.cart.theory import interference_curves
 from mergebook.lab.comparison import (
     accuracies,
     adapted,
@@ -32,16 +32,15 @@ from mergebook.lab.comparison import (
     sub_zoo,
 )
 from mergebook.lab.experts import judge_merges
-from mergebook.lab.grids import ADAPTED, FIRST_GRIDS, KERNEL_GRIDS, SUBSET_GRIDS, Grid
+from mergebook.lab.grids import ADAPTED, FIRST_GRIDS, SUBSET_GRIDS, Grid
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
-from mergelib.activations import layer_inputs
 from mergelib.compression import Compressed, compress
 from mergelib.evaluation.loops import evaluate
 from mergelib.procedures.common import unlabelled
 from mergelib.registry import get_method
-from mergelib.statedict import StateDict, flatten, is_kernel
+from mergelib.statedict import StateDict, flatten
 
 RANK_RATIOS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.32, 0.5, 0.75, 1.0)
 COUNTS = (2, 4, 8, 12, 16, 20)
@@ -53,9 +52,8 @@ def baselines(
 ) -> Tables:
     """Methods with hyperparameters chosen on validation data, judged on test data.
 
-    Returns:
-        ``chosen`` (one row: the zoo's fingerprint and every method's settings), ``validation``
-        (one row per grid point) and ``test`` (one row per method and task, as `compare` gives it).
+    ``chosen`` (one row: the zoo's fingerprint and every method's settings), ``validation`` (one row
+    per grid point) and ``test`` (one row per method and task, as `compare` gives it).
     """
     settings, searched = {}, []
     methods = [methods] if isinstance(methods, str) else methods or tuple(grids)
@@ -82,10 +80,9 @@ def ranks(
 ) -> Tables:
     """What merging keeps and where it goes, against the rank: centred (CART) and uncentred.
 
-    Returns:
-        ``test``: rows of ``method``, ``scale``, ``rank_ratio``, ``task``, ``accuracy``, ``loss``,
-        on test data; and ``path``: rows of ``method``, ``scale``, ``rank_ratio``, and ``distance``,
-        ‖θ − θ_avg‖ over the mean ‖θ_t − θ_avg‖.
+    ``test``: rows of ``method``, ``scale``, ``rank_ratio``, ``task``, ``accuracy``, ``loss``, on
+    test data; and ``path``: rows of ``method``, ``scale``, ``rank_ratio``, and ``distance``, ‖θ −
+    θ_avg‖ over the mean ‖θ_t − θ_avg‖.
     """
     centre = flatten(merge_zoo("average", zoo))
     spread = float(torch.stack([(flatten(e) - centre).norm() for e in zoo.experts.values()]).mean())
@@ -116,11 +113,10 @@ def task_counts(
     For every count, random subsets of the suite's tasks are merged by every method of
     `SUBSET_GRIDS`, with hyperparameters chosen for the subset on validation data.
 
-    Returns:
-        ``test``: rows of ``count``, ``subset``, ``method``, ``accuracy`` and ``normalised``, means
-        over the subset's tasks; ``bounds``: for each task the accuracies between which the
-        paper's Eq. 11 sees a mean vary, ``pretrained`` and ``individual``; and ``chosen``: rows of
-        ``count``, ``subset``, ``method`` and ``settings``.
+    ``test``: rows of ``count``, ``subset``, ``method``, ``accuracy`` and ``normalised``, means over
+    the subset's tasks; ``bounds``: for each task the accuracies between which the paper's Eq. 11
+    sees a mean vary, ``pretrained`` and ``individual``; and ``chosen``: rows of ``count``,
+    ``subset``, ``method`` and ``settings``.
     """
     zoo = cut(zoo, pictures)
     own = individual(zoo, autocast=True).set_index("task")["accuracy"]
@@ -146,27 +142,10 @@ def task_counts(
 
 
 @study()
-def interference(
-    zoo: Zoo, *, rank_ratios: Sequence[float] = RANK_RATIOS, pictures: int = 60
-) -> Tables:
-    """Interference and reconstruction error of every matrix.
-
-    Returns:
-        ``curves``, see `interference_curves`; and ``outputs``, see `output_interference`, on what
-        the linear layers of the average get to see of this many validation inputs per task.
-    """
-    device = next(zoo.model.parameters()).device
-    average = merge_zoo("average", zoo)
-    inputs = {
-        name: layer_inputs(
-            zoo.model, task.transform(task.validation.inputs[:pictures].to(device)), average
-        )
-        for name, task in zoo.suite.tasks.items()
-    }
-    positive = [ratio for ratio in rank_ratios if ratio > 0]
-    outputs = output_interference(zoo.experts, zoo.pretrained, inputs, positive)
+def interference(zoo: Zoo, *, rank_ratios: Sequence[float] = RANK_RATIOS) -> Tables:
+    """Interference and reconstruction error of every matrix, see `interference_curves`."""
     curves = interference_curves(zoo.experts, zoo.pretrained, rank_ratios, is_matrix=zoo.is_matrix)
-    return {"curves": records(curves), "outputs": records(outputs)}
+    return {"curves": records(curves)}
 
 
 @study()
@@ -181,11 +160,10 @@ def compression(
     TALL masks get their ``mask_scale`` for every task from validation data, by accuracy, or for
     texts by loss. CART-Indexing runs at every rank with both settings of ``rest``.
 
-    Returns:
-        ``test``: rows of ``method``, ``setting``, ``rest`` (empty but for CART-Indexing), ``task``,
-        ``accuracy``, ``loss``; ``storage``: rows of ``method``, ``setting``, ``rest``,
-        ``bits_per_task``, ``shared_bytes`` and ``parameters``; ``chosen``: rows of ``method`` and
-        ``settings``. Results from before there was ``rest`` lack it: they have the average.
+    ``test``: rows of ``method``, ``setting``, ``rest`` (empty but for CART-Indexing), ``task``,
+    ``accuracy``, ``loss``; ``storage``: rows of ``method``, ``setting``, ``rest``,
+    ``bits_per_task``, ``shared_bytes`` and ``parameters``; ``chosen``: rows of ``method`` and
+    ``settings``. Results from before there was ``rest`` lack it: they have the average.
     """
     settings: list[tuple[str, str, dict[str, Any]]] = [("emr", "", {})]
     masks = {base: _best_masks(zoo, base, mask_scales) for base in ("task_arithmetic", "ties")}
@@ -220,14 +198,12 @@ def adaptation(
 ) -> Tables:
     """AdaMerging on test inputs, from data-free methods at settings chosen on validation data.
 
-    Returns:
-        ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``granularity`` (empty
-        for a base), ``task`` and ``accuracy``; ``history``: rows of ``base``, ``granularity``,
-        ``step`` and ``entropy``, the sum over tasks; ``chosen``: rows of ``method`` and
-        ``settings``. Results from before there was ``granularity`` lack it: they are by layer.
+    ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``granularity`` (empty for
+    a base), ``task`` and ``accuracy``; ``chosen``: rows of ``method`` and ``settings``. Results
+    from before there was ``granularity`` lack it: they are by layer.
     """
     data = unlabelled(examples_of(zoo, None, "test"))
-    rows, history, chosen = [], [], []
+    rows, chosen = [], []
     fixed = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size}
     for base in grids if bases is None else bases:
         best = choose_wide(zoo, base, grids[base])[0]
@@ -237,14 +213,11 @@ def adaptation(
         for fine in granularities:
             result = adapted(zoo, "adamerging", data, base=base, granularity=fine, **options)
             states[f"adamerging+{base}", fine] = result.state
-            totals = result.history.drop(columns="step").sum(axis=1)[::10]
-            run = {"base": base, "granularity": fine}
-            history += [{**run, "step": i, "entropy": total} for i, total in totals.items()]
         for (method, kind), state in states.items():
             named = {"method": method, "granularity": kind}
             table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
             rows += records(table[["task", "accuracy"]].assign(**named))
-    return {"test": rows, "history": history, "chosen": chosen}
+    return {"test": rows, "chosen": chosen}
 
 
 @study()
@@ -254,17 +227,11 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
     By the entropy of the test inputs, as in `adaptation`, and by the cross-entropy of the whole
     labelled training split, from the scale that was chosen on validation data.
 
-    Returns:
-        ``test``: rows of ``method`` (``cart``, or the loss), learning ``rate`` (0 for CART),
-        ``task``, ``accuracy`` and ``loss``; ``history``: rows of ``method``, ``rate``, ``step`` and
-        ``value``, the mean over tasks of what is minimised (nats); ``moved``: rows of ``method``,
-        ``rate``, the ``mean`` coefficient relative to the start and their ``spread``; ``chosen``:
-        a row of ``method`` and ``settings``.
+    ``test``: rows of ``method`` (``cart``, or the loss), learning ``rate`` (0 for CART), ``task``,
+    ``accuracy`` and ``loss``; ``chosen``: a row of ``method`` and ``settings``.
     """
     best = choose_wide(zoo, "cart", ADAPTED["cart"])[0]
-    rows = judged(zoo, "cart", merge_zoo("cart", zoo, **best))
-    tables: Tables = {"test": [{"rate": 0, **row} for row in rows], "history": [], "moved": []}
-    tables["chosen"] = choices({"cart": best})
+    rows = [{"rate": 0, **row} for row in judged(zoo, "cart", merge_zoo("cart", zoo, **best))]
     splits: dict[str, Mapping[str, Any]] = {
         "entropy": unlabelled(examples_of(zoo, None, "test")),
         "cross_entropy": examples_of(zoo, None),
@@ -275,36 +242,8 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
             result = adapted(
                 zoo, "adamerging", data, loss=loss, learning_rate=rate, steps=steps, **options
             )
-            own = {"method": loss, "rate": rate}
-            tables["test"] += [{**row, **own} for row in judged(zoo, loss, result)]
-            values = result.history.drop(columns="step").mean(axis=1)[::10]
-            tables["history"] += [{**own, "step": i, "value": value} for i, value in values.items()]
-            share = (result.coefficients / best["scale"]).to_numpy()
-            moved = {"mean": float(share.mean()), "spread": float(share.std())}
-            tables["moved"].append({**own, **moved})
-    return tables
-
-
-@study()
-def kernels(zoo: Zoo, *, grids: Mapping[str, Grid] = KERNEL_GRIDS) -> Tables:
-    """Methods on a convolutional network, low-rank ones with its convolutions folded to matrices.
-
-    Unfolded, these methods average every tensor that is not a matrix: the whole network.
-
-    Returns:
-        ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``, at hyperparameters chosen
-        on validation data; ``chosen``: rows of ``method`` and these.
-    """
-    rows = judged_alone(zoo)
-    states = {"pretrained": zoo.pretrained}
-    chosen = []
-    for method, grid in grids.items():
-        best = best_of(zoo, method, {**grid, "is_matrix": [is_kernel]})
-        states[method] = merge_zoo(method, zoo, **best)
-        chosen.append({"method": method, **{key: best[key] for key in grid}})
-    for method, state in states.items():
-        rows += judged(zoo, method, state)
-    return {"test": rows, "chosen": chosen}
+            rows += [{**row, "rate": rate} for row in judged(zoo, loss, result)]
+    return {"test": rows, "chosen": choices({"cart": best})}
 
 
 @study()
@@ -316,9 +255,8 @@ def batch_norm(
 ) -> Tables:
     """Merged networks as they are, and with recalibrated BatchNorm statistics.
 
-    Returns:
-        ``test``: rows of ``method``, ``statistics`` (``"merged"`` or ``"measured"``), ``task``,
-        ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``.
+    ``test``: rows of ``method``, ``statistics`` (``"merged"`` or ``"measured"``), ``task``,
+    ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``.
     """
     rows = judged_alone(zoo, statistics="merged")
     chosen = []

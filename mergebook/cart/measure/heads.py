@@ -88,13 +88,12 @@ def fresh_heads(
     heads, and by the leave-one-out accuracy of ridge heads (`ridge`) fitted there. Grids that end
     at a best point go on (`widened`).
 
-    Returns:
-        ``chosen`` (rows of ``method``, ``settings`` and ``by``: "frozen" or "fresh"),
-        ``validation`` (rows of ``method``, the grid's columns, ``frozen`` and ``fresh``) and
-        ``test``: rows of ``method``, ``by``, ``head``, ``task``, ``labels`` that the head was
-        fitted to, and ``accuracy``. Heads are "frozen", "class means" and ridge heads: on the
-        "validation" labels, on "5 per class" and so on (``shots``) of the training labels, and with
-        ``everything`` on "all" of these.
+    ``chosen`` (rows of ``method``, ``settings`` and ``by``: "frozen" or "fresh"), ``validation``
+    (rows of ``method``, the grid's columns, ``frozen`` and ``fresh``) and ``test``: rows of
+    ``method``, ``by``, ``head``, ``task``, ``labels`` that the head was fitted to, and
+    ``accuracy``. Heads are "frozen", "class means" and ridge heads: on the "validation" labels, on
+    "5 per class" and so on (``shots``) of the training labels, and with ``everything`` on "all" of
+    these.
     """
     tables, states = _chosen(zoo, grids)
     tables["test"] = [
@@ -123,9 +122,8 @@ def training_length(
     Adam trains at the constant ``learning_rate``, without decay, on the first ``share`` of each
     task's training examples, 0..1.
 
-    Returns:
-        The tables of `fresh_heads` with ``steps``, and ``experts``: rows of ``steps``, ``task``
-        and ``distance``, ‖θ_t − θ_0‖.
+    Returns the tables of `fresh_heads` with ``steps``, and ``experts``: rows of ``steps``, ``task``
+    and ``distance``, ‖θ_t − θ_0‖.
     """
     sizes = {name: max(1, round(share * len(t.train))) for name, t in zoo.suite.tasks.items()}
     part = replace(zoo, suite=first(zoo.suite, train=sizes))
@@ -160,8 +158,7 @@ def label_budget(
     as in `fresh_heads`, at most ``tuned`` of them; TSV keeps its default. They also train the
     coefficients of CART's task vectors, and one model on all tasks, for ``steps`` each.
 
-    Returns:
-        ``chosen`` and ``test`` of `fresh_heads`, with ``budget``.
+    Returns ``chosen`` and ``test`` of `fresh_heads`, with ``budget``.
     """
     tables: Tables = {"chosen": [], "test": []}
     grids: dict[str, Grid] = {"tsv": {}, "cart": grid}

@@ -24,7 +24,7 @@ from mergelib.tuning import merged_grid, points
 
 RATIOS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 SCALES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-UNCENTRED = {"rank_ratio": (0.08, 1.0), "scale": (0.3,)}
+UNCENTRED: Grid = {"rank_ratio": [0.08, 1.0], "scale": [0.3]}
 
 
 @study()
@@ -33,7 +33,6 @@ def surface(
     *,
     rank_ratios: Sequence[float] = RATIOS,
     scales: Sequence[float] = SCALES,
-    uncentred: Mapping[str, Sequence[float]] = UNCENTRED,
     counts: Sequence[int] = (),
     inputs: int = 40,
     pictures: int = 100,
@@ -47,7 +46,7 @@ def surface(
     names = list(zoo.suite.tasks)
     grids: dict[str, Grid] = {
         "cart": {"rank_ratio": list(rank_ratios), "scale": list(scales)},
-        "low_rank_task_arithmetic": {name: list(values) for name, values in uncentred.items()},
+        "low_rank_task_arithmetic": UNCENTRED,
     }
     rows: Rows = []
     for count in counts or (len(names),):

@@ -46,17 +46,11 @@ TARGETS = ("scenes15", "cars_body", "gtsrb", "dtd10")
 def concrete(zoo: Zoo, *, steps: int = 2000) -> Tables:
     """Concrete as published, on test inputs in small steps, beside the task arithmetic it masks.
 
-    Returns:
-        ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``; ``history``: rows of
-        ``step`` and ``entropy``, the mean over tasks (nats), every tenth step.
+    ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``.
     """
     result = adapted(zoo, "concrete", unlabelled(examples_of(zoo, None, "test")), steps=steps)
     start = merge_zoo("task_arithmetic", zoo)
-    means = result.history.drop(columns="step").mean(axis=1)[::10]
-    return {
-        "test": judged(zoo, "task_arithmetic", start) + judged(zoo, "concrete", result),
-        "history": [{"step": i, "entropy": mean} for i, mean in means.items()],
-    }
+    return {"test": judged(zoo, "task_arithmetic", start) + judged(zoo, "concrete", result)}
 
 
 @study()
@@ -75,12 +69,10 @@ def procedures(
     AdaMerging's and Concrete's rates are such that their parameters can get as far in any number of
     steps: 0.2 and 2.
 
-    Returns:
-        ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``; ``cost``: rows of
-        ``method``, ``seconds`` and ``peak_bytes``; ``history``: rows of ``method``, ``step``,
-        ``loss``, ``gap`` and ``moved``; ``hull``: rows of ``method``, the ``smallest`` coefficient
-        and the relative ``error`` of the iterate that the coefficients give back; ``chosen``: rows
-        of ``method`` and ``settings``.
+    ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``; ``cost``: rows of ``method``,
+    ``seconds`` and ``peak_bytes``; ``history``: rows of ``method``, ``step``, ``loss``, ``gap`` and
+    ``moved``; ``hull``: rows of ``method``, the ``smallest`` coefficient and the relative ``error``
+    of the iterate that the coefficients give back; ``chosen``: rows of ``method`` and ``settings``.
     """
     data = examples_of(zoo, examples)
     inputs = unlabelled(data)
@@ -147,9 +139,8 @@ def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5
     Frank-Wolfe against multi-task training on the same examples, for as many steps at every size;
     and multi-task training on the whole training split, which has ``examples`` zero.
 
-    Returns:
-        ``test``: rows of ``method``, ``examples``, ``task``, ``accuracy`` and ``loss``;
-        ``chosen``: a row of ``method`` and ``settings``.
+    ``test``: rows of ``method``, ``examples``, ``task``, ``accuracy`` and ``loss``; ``chosen``: a
+    row of ``method`` and ``settings``.
     """
     best = choose_wide(zoo, "cart", ADAPTED["cart"])[0]
     start = merge_zoo("cart", zoo, **best)
@@ -180,9 +171,8 @@ def irrelevant(
 ) -> Tables:
     """A pool of four experts that joins others whose tasks nobody asks for (appendix C.4).
 
-    Returns:
-        ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``:
-        rows of ``count``, ``method`` and ``settings``.
+    ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``: rows
+    of ``count``, ``method`` and ``settings``.
     """
     known = set(TARGETS) <= set(zoo.suite.tasks)
     targets = list(TARGETS if known else list(zoo.suite.tasks)[:4])
@@ -203,9 +193,8 @@ def relevant(
 ) -> Tables:
     """A pool that experts of more and more of the judged tasks join (appendix C.4).
 
-    Returns:
-        ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``:
-        rows of ``count``, ``method`` and ``settings``.
+    ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``: rows
+    of ``count``, ``method`` and ``settings``.
     """
     order = _shuffled(zoo)
     pools = {count: order[:count] for count in counts}

@@ -34,28 +34,17 @@ CELLS += [("all labels", "tensor", "free"), ("entropy", "tensor", "free")]
 
 
 def learned(
-    problem: Problem,
-    data: Mapping[str, Examples],
-    theta: StateDict,
-    names: Sequence[str],
+    problem: Problem,  # experts, model and heads
+    data: Mapping[str, Examples],  # of each target task; without labels the loss is the entropy
+    theta: StateDict,  # the current point
+    names: Sequence[str],  # of experts
     *,
-    granularity: str = "tensor",
-    constraint: str = "free",
-    start: float = 0.3,
-    steps: int = 200,
+    granularity: str = "tensor",  # one λ for each expert and tensor, or for each expert, "model"
+    constraint: str = "free",  # or "simplex": λ ≥ 0 with a sum of at most one
+    start: float = 0.3,  # the initial λ
+    steps: int = 200,  # of Adam at a rate of 2.5e-3, with 16 examples of each task
 ) -> dict[str, Tensor]:
-    """Return θ + Σ_j λ_j (s_j − θ) for the named experts s_j, with λ learned by Adam.
-
-    Args:
-        problem: experts, model and heads.
-        data: examples of each target task; without labels the loss is the entropy.
-        theta: the current point.
-        names: the experts.
-        granularity: one λ for each expert and "tensor", or for each expert, "model".
-        constraint: "free", or "simplex": λ ≥ 0 with a sum of at most one.
-        start: the initial λ.
-        steps: of Adam at a rate of 2.5e-3, with 16 examples of each task.
-    """
+    """Return θ + Σ_j λ_j (s_j − θ) for the named experts s_j, with λ learned by Adam."""
     keys = [key for key, _ in problem.model.named_parameters()]
     vertices = [problem.experts[name] for name in names]
     apart = {key: torch.stack([each[key] - theta[key] for each in vertices]) for key in keys}
@@ -105,11 +94,10 @@ def contribution(
     all training labels, or by the entropy of test inputs. "released" does this ``rounds`` times
     with the oracle, as the authors do.
 
-    Returns:
-        ``test``: rows of ``picks``, ``data``, ``granularity``, ``constraint``, ``task``,
-        ``accuracy`` and ``loss``; ``picked``: rows of ``data``, ``round``, ``name`` and ``target``,
-        whether it is one; ``heads``: the pretrained model under the heads of
-        `mergebook.lab.heads.judged_under_heads`, fitted to the same ``examples`` labels.
+    ``test``: rows of ``picks``, ``data``, ``granularity``, ``constraint``, ``task``, ``accuracy``
+    and ``loss``; ``picked``: rows of ``data``, ``round``, ``name`` and ``target``, whether it is
+    one; ``heads``: the pretrained model under the heads of
+    `mergebook.lab.heads.judged_under_heads`, fitted to the same ``examples`` labels.
     """
     generator = torch.Generator().manual_seed(stable_seed("targets", zoo.suite.seed))
     names = [list(zoo.experts)[i] for i in torch.randperm(len(zoo.experts), generator=generator)]

@@ -16,7 +16,6 @@ from mergebook.sail.measure.grounds import transfer_of
 from mergebook.sail.measure.rates import FACTORIAL, Rates
 from mergebook.sail.measure.sources import ARMS, NOISE, Arm, Sources
 from mergebook.sail.measure.transfers import Transfer
-from mergelib.problems.checks import check_choice
 
 EVERY = 20  # steps between readings
 KINDS = {"shared": "shared", "own": "own", "re-basin": "own"}  # starts, by those of `Sources`
@@ -82,8 +81,7 @@ def arms(
     """Loss on the way from every start.
 
     Rows with ``start``, ``size``, and of pictures ``modality`` and ``target``. ``curves``: of each
-    ``arm``, ``step``, ``choose`` and ``judge`` (nats), ``accuracy``, and of features that are
-    probed ``neighbours``, the accuracy of a vote of the nearest. ``costs``: of each ``arm``,
+    ``arm``, ``step``, ``choose`` and ``judge`` (nats) and ``accuracy``. ``costs``: of each ``arm``,
     ``step_flops``, ``added_flops`` (whatever the start takes beside its sources) and
     ``source_flops``. ``distances``: MMD² ``first`` (of D_1 and D*), ``second`` and ``between``,
     ``p``, of a ``between`` as large if D_1 and D_2 have one law, and ``gamma``, θ_1's weight.
@@ -108,7 +106,6 @@ def factorial(
     known: str = "",
     learning: str = "labels",
     size: str = "twice",
-    only: Sequence[str] = (),  # names of `MAPS` or `SCRATCH`, by default all that are allowed
     steps: int = 300,  # of retraining
     longer: int = 3,  # times as many of scratch, which else reaches no loss of the others
     rates: Mapping[str, Sequence[float]] = {},  # by maps, or `SCRATCH`; else those of `FACTORIAL`
@@ -118,16 +115,11 @@ def factorial(
     The tables of `arms`, with a cell's ``sources``, ``start`` and ``maps`` in place of ``arm``.
     """
     pairs = {kind: Sources(transfer, kind, size) for kind in KINDS.values()}
-    for maps in only:
-        check_choice("maps", maps, (SCRATCH, *MAPS))
     usual: dict[str, Sequence[float]] = {**FACTORIAL.get(transfer.name, {}), **rates}
     trials: list[Trial] = []
     for cell, arm in CELLS.items():
         pair = pairs[KINDS.get(cell.start, "shared")]
-        refusal = pair.refusal(arm)
-        if only and cell.maps in only and refusal:
-            raise ValueError(f"{cell.maps!r} does not fit: {refusal}")
-        if refusal or (only and cell.maps not in only):
+        if pair.refusal(arm):
             continue
         if cell.maps not in usual:
             name = transfer.name

@@ -15,9 +15,14 @@ from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.sail.costs import count_flops
 from mergebook.sail.measure.latents import Plan, World, prepare, quality
-from mergebook.sail.networks.diffusion.alignment import Projector, align_loss, repa_loss
-from mergebook.sail.networks.diffusion.flow import on_the_way, velocity_loss
-from mergebook.sail.networks.diffusion.networks import SiT
+from mergebook.sail.networks.diffusion import (
+    Projector,
+    SiT,
+    align_loss,
+    on_the_way,
+    repa_loss,
+    velocity_loss,
+)
 from mergebook.suites.types import Zoo
 from mergelib.sail import grow
 from mergelib.training import make_optimiser, seeded, shuffled, train
@@ -26,7 +31,6 @@ HEAD = 16  # dimensions of a head
 DROPPED = 0.1  # share of labels that training hides
 AVERAGED = 0.99  # what the moving average of weights keeps in a step, in the end
 NOISE = 0.05  # added to copies of grown networks
-EVERY = 10  # steps between losses that are told
 
 
 class Weights(NamedTuple):
@@ -90,16 +94,15 @@ def diffusion(zoo: Zoo, **settings: Any) -> Tables:
     ``frechet``, ``kernel`` (unbiased) and ``accuracy``, the share of pictures that the expert takes
     for the class asked for. ``"A"`` and ``"cost"`` are accounts A and C of
     `mergebook.sail.costs.Costs`; the latter is B as well for ``REPA + J``, which has no sources; of
-    ``REPA, grown``, ``"steps"`` is A and B. ``losses``: rows of ``arm``, ``step`` and ``velocity``.
-    ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and ``before`` the first. ``floor``: see
-    `mergebook.sail.measure.latents.World`.
+    ``REPA, grown``, ``"steps"`` is A and B. ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and
+    ``before`` the first. ``floor``: see `mergebook.sail.measure.latents.World`.
     """
     plan = Plan(**settings)
     for what, names, known in (("arm", plan.only, ARMS), ("training", plan.rates, TRAININGS)):
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"unknown {what} {unknown[0]!r}; known: {'; '.join(known)}")
     world = prepare(zoo, plan)
-    tables: Tables = {"quality": [], "losses": [], "cost": [], "floor": world.floor}
+    tables: Tables = {"quality": [], "cost": [], "floor": world.floor}
     at = {share: max(1, round(share * plan.steps)) for share in plan.reads}
     rival = step_flops(Parts(world, plan.width, plan.depth), world, REPA, plan)
     for arm in arms(world, plan):
@@ -110,13 +113,8 @@ def diffusion(zoo: Zoo, **settings: Any) -> Tables:
                     share: max(0, (step * rival - before) // arm.step) for share, step in at.items()
                 }
         wanted = {step for account in accounts.values() for step in account.values()}
-        kept, velocities = trained(arm.parts, world, arm.name, plan, wanted, steps=max(wanted))
+        kept = trained(arm.parts, world, arm.name, plan, wanted, steps=max(wanted))
         tables["cost"].append({"arm": arm.name, "step": arm.step, "before": arm.before})
-        tables["losses"] += [
-            {"arm": arm.name, "step": step, "velocity": value}
-            for step, value in enumerate(velocities)
-            if step % EVERY == 0
-        ]
         for account, read in accounts.items():
             for share, step in read.items():
                 arm.parts.network.load_state_dict(kept[step])
@@ -135,7 +133,7 @@ def arms(world: World, plan: Plan) -> Iterator[Arm]:
         elif name == GROWN:
             small = Parts(world, *plan.source)
             before = plan.steps * step_flops(small, world, SOURCE, plan)
-            state = trained(small, world, SOURCE, plan, {plan.steps})[0][plan.steps]
+            state = trained(small, world, SOURCE, plan, {plan.steps})[plan.steps]
             draws = torch.Generator().manual_seed(world.seed)
             grown = grow(small.network, parts.network, state=state, noise=NOISE, generator=draws)
             parts.network.load_state_dict(grown)
@@ -150,9 +148,8 @@ def trained(
     wanted: Collection[int],  # numbers of steps
     *,
     steps: int | None = None,  # of training; by default the plan's
-) -> tuple[dict[int, dict[str, Tensor]], list[float]]:
-    """Train in place, all arms on the same batches, times and noise."""
-    velocities: list[float] = []
+) -> dict[int, dict[str, Tensor]]:
+    """Train in place, all arms on the same batches, times and noise; averaged weights by step."""
     average = {key: value.clone() for key, value in parts.network.state_dict().items()}
     kept: dict[int, dict[str, Tensor]] = {}
 
@@ -169,24 +166,22 @@ def trained(
     train(
         parts,
         shuffled(len(world.latents), plan.batch_size, generator, steps=length),
-        _loss_of(parts, world, name, velocities),
+        _loss_of(parts, world, name),
         make_optimiser(parts, "adamw", {**RATES, **plan.rates}[name], weight_decay=0.0),
         on_step=keep,
     )
-    return kept, velocities
+    return kept
 
 
 def step_flops(parts: Parts, world: World, name: str, plan: Plan) -> int:
     """FLOPs of a step of one of `TRAININGS`."""
-    loss = _loss_of(parts, world, name, [])
+    loss = _loss_of(parts, world, name)
     rows = torch.arange(plan.batch_size) % len(world.latents)
     return count_flops(lambda: loss(rows).backward())
 
 
-def _loss_of(
-    parts: Parts, world: World, name: str, velocities: list[float]
-) -> Callable[[Tensor], Tensor]:
-    """The loss of a batch of rows; that of the velocities is kept in a list."""
+def _loss_of(parts: Parts, world: World, name: str) -> Callable[[Tensor], Tensor]:
+    """The loss of a batch of rows."""
     generator = torch.Generator().manual_seed(world.seed)
     weights = TRAININGS[name]
 
@@ -198,15 +193,13 @@ def _loss_of(
         noise = torch.randn(x.shape, generator=generator).to(x.device)
         noisy = on_the_way(x, noise, times)
         moved, tokens = parts.network.with_tokens(noisy, times, labels, parts.block)
-        value = velocity_loss(moved, x, noise)
-        velocities.append(value.item())
         total = torch.zeros((), device=x.device)
         if weights.velocity:  # else no gradient passes through the later blocks, nor is paid for
-            total = total + weights.velocity * value
+            total = total + weights.velocity * velocity_loss(moved, x, noise)
         if weights.repa:
             total = total + weights.repa * repa_loss(parts.repa(tokens), world.wanted[rows])
         if weights.align:
-            aim = world.represent(noisy if world.printed else x)
+            aim = world.represent(noisy)  # as printed (Eq. 16)
             total = total + weights.align * align_loss(parts.align(tokens), aim)
         return total
 

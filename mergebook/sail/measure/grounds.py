@@ -23,8 +23,7 @@ from mergebook.sail.costs import count_flops
 from mergebook.sail.measure.text import texts_of
 from mergebook.sail.measure.training import Rows, State, Texts, load_corpus, planned, said
 from mergebook.sail.measure.transfers import SMALL, TARGET, Build, Schedule, Transfer
-from mergebook.sail.networks.unlabelled.byol import BYOL, train_byol
-from mergebook.sail.networks.unlabelled.probing import linear_probe, neighbours_accuracy
+from mergebook.sail.networks.byol import BYOL, linear_probe, train_byol
 from mergebook.sail.thirds import histograms, mix
 from mergebook.suites.data.texts import TEXTS
 from mergebook.suites.families import family_of, pictures
@@ -53,7 +52,6 @@ RESNETS = {  # width, and blocks of each stage
 }
 DESCRIBED = 500  # pictures of each part whose pixels are compared
 PROBED = 1000  # of the target's training pictures that a probe is fitted to
-NEIGHBOURS = 20  # of these that vote
 MOMENTUM = 0.9  # of BYOL's target network: the paper's 0.996 is for trainings of 10^5 steps
 SCHEDULES = {  # sources take about as many FLOPs: a step without labels takes 2.7 times as many
     **dict.fromkeys(("labels", "labels, probed"), Schedule(1000, 3e-3, 64)),
@@ -221,8 +219,7 @@ class Probed(Transfer):
             for split in (self.parts[TARGET].first(PROBED), self.choose, self.judge)
         )
         (choose, _), (judge, accuracy) = linear_probe(known, *asked)
-        near = neighbours_accuracy(known, asked[1], k=min(NEIGHBOURS, len(known)))
-        return {"choose": choose, "judge": judge, "accuracy": accuracy, "neighbours": near}
+        return {"choose": choose, "judge": judge, "accuracy": accuracy}
 
     def _features(self, net: nn.Module, state: Mapping[str, Tensor], split: Split) -> Tensor:
         body = {key.removeprefix("0."): value for key, value in state.items() if key[:2] == "0."}

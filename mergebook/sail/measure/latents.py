@@ -7,7 +7,6 @@ f_P's, which has learned them from latents. The judge is the task's expert.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -16,17 +15,20 @@ from torch import Tensor, nn
 from mergebook.lab.results import Rows
 from mergebook.sail.costs import count_flops
 from mergebook.sail.distances import frechet_distance, kernel_distance
-from mergebook.sail.networks.diffusion.alignment import LatentToRepresentation
-from mergebook.sail.networks.diffusion.flow import draw
-from mergebook.sail.networks.diffusion.networks import CHANNELS, SIDE, AutoEncoder, SiT
+from mergebook.sail.networks.diffusion import (
+    CHANNELS,
+    SIDE,
+    AutoEncoder,
+    LatentToRepresentation,
+    SiT,
+    draw,
+)
 from mergebook.suites.models import VisionTransformer
 from mergebook.suites.types import Zoo
 from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
-from mergelib.problems.checks import check_choice
 from mergelib.training import make_optimiser, seeded, shuffled, train
 
-Judging = Literal["test", "validation"]
 ROWS = 500  # pictures at a time, where nothing is trained
 
 
@@ -39,7 +41,6 @@ class World(Brief):
     names: tuple[str, ...]  # of the classes
     wanted: Tensor  # the backbone's tokens, `(N, 16, size)`, each feature of mean 0 and variance 1
     represent: nn.Module  # f_P, frozen
-    printed: bool  # whether f_P sees the noisy latent or the clean one
     picture: Callable[[Tensor], Tensor]  # latents to pictures in -1..1
     judge: Callable[[Tensor], tuple[Tensor, Tensor]]  # pictures to an expert's features and classes
     real: Tensor  # features of the pictures that drawn ones are compared with
@@ -65,22 +66,19 @@ class Plan:
     # Of AdamW, constant, without decay, by names of trainings; of others, the best ones by this
     # study itself, on validation pictures and half as long, on seeds that no result has.
     rates: Mapping[str, float] = field(default_factory=dict)
-    printed: bool = True  # whether f_P sees the noisy latent, as printed (Eq. 16), or the clean one
     reads: Sequence[float] = (0.2, 0.5, 1.0)  # shares of the steps after which pictures are drawn
     samples: int = 1000  # pictures drawn, and compared with as many real ones, if there are
     euler: int = 25  # steps of drawing
-    judged_on: Judging = "test"  # split of these real ones; validation is for choosing rates by
 
 
 def prepare(zoo: Zoo, plan: Plan) -> World:
     """Train autoencoder and f_P on a task's training pictures, on the backbone's device."""
-    check_choice("judged_on", plan.judged_on, get_args(Judging))
     model = zoo.model
     if not isinstance(model, VisionTransformer):
         raise TypeError(f"the backbone is a {type(model).__name__}, expected VisionTransformer")
     data, seed = zoo.suite.tasks[plan.task], stable_seed("diffusion", zoo.suite.seed)
     device = next(model.parameters()).device
-    parts = (data.train, getattr(data, plan.judged_on))
+    parts = (data.train, data.test)
     pictures, shown = (data.transform(part.inputs.to(device)) for part in parts)
     backbone, expert = copy.deepcopy(model).eval(), copy.deepcopy(model).eval()
     backbone.load_state_dict(zoo.pretrained)
@@ -118,7 +116,6 @@ def prepare(zoo: Zoo, plan: Plan) -> World:
         tuple(data.class_names),
         wanted,
         represent.requires_grad_(False),
-        plan.printed,
         picture,
         judge,
         real,

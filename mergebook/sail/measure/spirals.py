@@ -20,7 +20,7 @@ from mergelib.align import git_rebasin
 from mergelib.evaluation.tasks import Split
 from mergelib.hashing import stable_seed
 from mergelib.sail.divergences import mmd_table
-from mergelib.sail.proximal import oracle_gamma, proximal_weights
+from mergelib.sail.proximal import proximal_weights
 from mergelib.statedict import StateDict, flatten, lerp
 from mergelib.training import train
 
@@ -42,7 +42,6 @@ def spirals(
     gammas: Sequence[float] = GAMMAS,  # weights of the first source
     readings: Sequence[str] = READINGS,  # names in `mergebook.sail.two_spirals.readings`
     epochs: int = EPOCHS,  # of sources and of retraining, one step each
-    learning_rate: float = RATE,  # of Adam
     every: int = EVERY,  # steps between evaluations
     goals: Mapping[str, float] = GOALS,  # names to losses on validation points
 ) -> Tables:
@@ -62,19 +61,18 @@ def spirals(
     is trained from the common start where sources share it, else from a fresh one). ``matched``:
     the same of ``parameters`` and ``random`` where the second source with its own start, the
     optimum and the fresh weights are all reordered to match the first source: which order hidden
-    units have is chance. ``weights``: rows of ``reading``, ``start``, ``gamma`` (Theorem 3) and
-    ``oracle`` (nearest to the optimum, any sign).
+    units have is chance.
     """
     data = world.spirals(seed)
     parts = {name: world.readings(data, seed)[name] for name in readings}
     names = ("common", "second", "fresh", "further")
     starts = {name: initial(name, seed) for name in names}
-    trained = sources_of(data, parts, starts, epochs, learning_rate)
-    tables: Tables = {"arms": [], "sources": [], "matched": [], "weights": []}
+    trained = sources_of(data, parts, starts, epochs)
+    tables: Tables = {"arms": [], "sources": [], "matched": []}
 
     def measured(states: list[StateDict]) -> tuple[list[dict[str, Any]], list[dict[str, Tensor]]]:
         model = side_by_side(states)
-        curve = trained_on(model, data.train, data.validation, epochs, learning_rate, every)
+        curve = trained_on(model, data.train, data.validation, epochs, every)
         return list(summaries(model, curve, data.test, goals)), taken_apart(model)
 
     scratch, (optimum, fresh) = measured([starts["common"], starts["fresh"]])
@@ -96,10 +94,6 @@ def spirals(
             kinds.append({"start": start, "gamma": round(weight, DIGITS), "arm": "proximal"})
             states.append(lerp(pair[1], pair[0], weight))
             end = optimum if start == "shared" else fresh
-            oracle = float(oracle_gamma(list(pair), end, "affine").weights[0])
-            tables["weights"].append(
-                {"reading": reading, "start": start, "gamma": weight, "oracle": oracle}
-            )
             for row in apart(pair, end, starts["further"]):
                 mmd = float(table[0, row["source"]])
                 tables["sources"].append({"reading": reading, "start": start, "mmd": mmd, **row})
@@ -118,7 +112,7 @@ class Curve(NamedTuple):
 
 
 def trained_on(
-    model: nn.Module, points: Split, validation: Split, epochs: int, rate: float, every: int
+    model: nn.Module, points: Split, validation: Split, epochs: int, every: int
 ) -> Curve:
     """Train networks side by side in place, on all points at once, and evaluate them on the way."""
     rows: list[tuple[Tensor, ...]] = []
@@ -131,7 +125,7 @@ def trained_on(
             rows.append((loss.detach(), accuracy.detach(), torch.stack(squares).sum(0).sqrt()))
 
     record(-1)
-    optimiser = torch.optim.Adam(model.parameters(), lr=rate)
+    optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
     train(model, range(epochs), lambda _: scores(model, points)[0].sum(), optimiser, on_step=record)
     return Curve(tuple(range(0, epochs + 1, every)), *map(torch.stack, zip(*rows, strict=True)))
 
@@ -157,16 +151,11 @@ def summaries(
 
 
 @study(load=seed_alone("spirals", "goals of spirals"))
-def spirals_goals(
-    seed: int,  # of tuning, from 1000
-    *,
-    epochs: int = EPOCHS,
-    learning_rate: float = RATE,
-) -> Tables:
+def spirals_goals(seed: int) -> Tables:
     """``curves``: ``step`` and ``judge`` (nats) of scratch, which defines the goals."""
     check_tuning(seed)
     data, model = world.spirals(seed), side_by_side([initial("fresh", seed)])
-    curve = trained_on(model, data.train, data.validation, epochs, learning_rate, EVERY)
+    curve = trained_on(model, data.train, data.validation, EPOCHS, EVERY)
     losses = curve.loss[:, 0].tolist()
     return {
         "curves": [{"step": i, "judge": loss} for i, loss in zip(curve.steps, losses, strict=True)]
@@ -183,14 +172,13 @@ def sources_of(
     parts: Mapping[str, tuple[Tensor, Tensor]],  # rows of D_1 and D_2 by reading, as many in all
     starts: Mapping[str, StateDict],  # initial weights, `common` and `second`
     epochs: int,  # of training
-    learning_rate: float,  # of Adam
 ) -> dict[str, Sources]:
     """Both sources of every reading by the kind of start, all trained as one model."""
     rows = [part for one, two in parts.values() for part in (one, two, two)]
     begun = [starts[name] for _ in parts for name in ("common", "common", "second")]
     model = side_by_side(begun)
     points = Split(data.train.inputs[torch.stack(rows)], data.train.labels[torch.stack(rows)])
-    trained_on(model, points, data.validation, epochs, learning_rate, epochs)
+    trained_on(model, points, data.validation, epochs, epochs)
     states = taken_apart(model)
     found: dict[str, Sources] = {}
     for place, reading in enumerate(parts):

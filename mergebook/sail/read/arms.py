@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -148,17 +147,3 @@ def speed_ups(
     if table.empty:
         return pd.DataFrame(columns=[*_CELL, "speed", *SIDES])
     return reached.speed_ups(table, goal, account, own, rival)
-
-
-def accounts(table: pd.DataFrame, goal: str) -> pd.DataFrame:
-    """`speed_ups` over scratch by ``arm`` and ``account``, the fastest arm by account B first."""
-    speeds = pd.concat(
-        speed_ups(table, goal, account, name).assign(arm=name, account=account)
-        for name in table["arm"].unique()
-        if name != "scratch"
-        for account in get_args(Account)
-    )
-    order = speeds[speeds["account"] == "B"].groupby("arm")["speed"].mean()
-    return speeds.sort_values(
-        "arm", key=lambda column: -column.map(order), kind="stable", ignore_index=True
-    )

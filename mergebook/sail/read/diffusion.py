@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from mergebook.lab.results import load_table
 from mergebook.sail.measure import diffusion as study
 from mergebook.sail.measure.latents import World, by_rows
-from mergebook.sail.networks.diffusion.flow import on_the_way
+from mergebook.sail.networks.diffusion import on_the_way
 
 FILE = "vision8-diffusion-vit_small"
 ONE_RATE = f"{FILE}-one_rate"  # all trainings at 3e-3

@@ -112,15 +112,14 @@ def leads() -> pd.DataFrame:
     """Where a start is on scratch's way, and what it has saved in the end, by seed and cell.
 
     ``lead``: scratch's steps to the start's loss; ``saved`` steps at the lowest loss that both
-    reach, and ``factor``, the ratio of steps there.
+    reach.
     """
     rows = []
     for cell, own, _, rival, _ in _beside_scratch(curves()):
         lowest = max(smoothed(torch.tensor(losses)).min() for _, losses in (rival, own))
         aims = np.array([own[1][0], float(lowest) + 1e-12])  # with room for rounding
         (lead, slow), (_, quick) = _steps(rival, aims), _steps(own, aims)
-        found = {"lead": lead, "saved": slow - quick, "factor": slow / max(quick, EVERY)}
-        rows.append(cell | found)
+        rows.append(cell | {"lead": lead, "saved": slow - quick})
     return pd.DataFrame(rows)
 
 

@@ -35,27 +35,6 @@ def squares(
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def least_squares_shares(
-    shares: Sequence[float], *, same_inputs: bool, seed: int = 0
-) -> pd.DataFrame:
-    """Best γ_1 for least squares: nearest to θ*(ρ) (``parameters``), of least J_ρ (``loss``)."""
-    generator = torch.Generator().manual_seed(seed)
-    moments = [torch.diag(torch.tensor(v, dtype=torch.float64)) for v in ((4.0, 1), (1.0, 4))]
-    first, second = moments[0], moments[0 if same_inputs else 1]
-    one, two = torch.randn(2, 2, generator=generator, dtype=torch.float64)
-    apart = one - two
-    ends = (apart @ first @ apart, apart @ second @ apart)
-    rows = []
-    for share in shares:
-        pulls = share * first @ one + (1 - share) * second @ two
-        optimum = torch.linalg.solve(share * first + (1 - share) * second, pulls)
-        states = [{"w": one}, {"w": two}]
-        nearest = oracle_gamma(states, {"w": optimum}, "affine").weights[0]
-        best = share * ends[0] / (share * ends[0] + (1 - share) * ends[1])
-        rows.append((share, float(nearest), float(best)))
-    return pd.DataFrame(rows, columns=["share", "parameters", "loss"])
-
-
 def perceptron_shares(
     shares: Sequence[float], seed: int, *, start: str, steps: int = 300, retrained: int = 20
 ) -> pd.DataFrame:

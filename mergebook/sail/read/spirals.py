@@ -56,10 +56,10 @@ def curves(
     data = world.spirals(seed)
     parts = {reading: world.readings(data, seed)[reading]}
     starts = {name: study.initial(name, seed) for name in ("common", "second", "fresh")}
-    one, two = study.sources_of(data, parts, starts, epochs, study.RATE)[reading][start]
+    one, two = study.sources_of(data, parts, starts, epochs)[reading][start]
     begun = [starts["fresh"], *(lerp(two, one, gamma) for gamma in gammas)]
     model = world.side_by_side(begun)
-    curve = study.trained_on(model, data.train, data.validation, epochs, study.RATE, study.EVERY)
+    curve = study.trained_on(model, data.train, data.validation, epochs, study.EVERY)
     index = pd.MultiIndex.from_product([[np.nan, *gammas], curve.steps], names=["gamma", "step"])
     columns = {name: getattr(curve, name).T.flatten() for name in ("loss", "accuracy", "gradient")}
     table = pd.DataFrame(columns, index).reset_index()

@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 
 from mergebook.lab.comparison import merge_zoo, problem_of
 from mergebook.lab.results import Rows, Tables
-from mergebook.lab.runner import Loaded, Run, beginning_of, study, zoo_of
+from mergebook.lab.runner import beginning_of, study
 from mergebook.stability.measure.retraining import descend, rows_of
 from mergebook.stability.measure.scaling import trained_checkpoints
 from mergebook.stability.theory import estimators
@@ -20,21 +20,13 @@ from mergelib.hashing import stable_seed
 from mergelib.statedict import StateDict
 from mergelib.training import shuffled
 
-POINTS = ("pretrained", "average", "experts")
 BATCH = 32  # of Adam's steps
 
 
-def zoo_for(run: Run) -> Loaded:
-    """With experts where the study looks at them, which the pretrained model does without."""
-    needed = {"average", "experts"} & {*run.settings["points"]}
-    return zoo_of(run) if needed else beginning_of(run)
-
-
-@study(load=zoo_for)
+@study(load=beginning_of)
 def stability(
     zoo: Zoo,
     *,
-    points: Sequence[str] = POINTS,  # where constants are measured
     after: Sequence[int] = (),  # also at averages of experts that Adam trained for these steps
     pictures: int = 128,  # training examples of each task whose gradients are taken
     curved: int = 16,  # number of these that curvatures are measured on
@@ -44,24 +36,18 @@ def stability(
     adam: int = 20,  # steps of Adam from the pretrained model, to see what it makes of gradients
     learning_rate: float = 2e-4,  # of Adam, constant
 ) -> Tables:
-    """The constants that the framework's bounds take, where a merge begins and ends.
+    """The constants that the framework's bounds take, at the pretrained model and early merges.
 
-    On training examples. ``curvature``: rows of ``point``, ``of`` (``mean``, ``task`` or
-    ``example``), ``task`` and ``smoothness``. ``gradients``: rows of ``point``, ``task``, ``loss``
-    and, with half widths, ``noise`` σ² and ``heterogeneity`` ζ² (``plugged_in`` is the biased one);
-    ``largest`` σ. ``points``: rows of ``point``, ``loss`` f, ``squared`` ‖∇f‖² on these examples
-    and ``unbiased``, ``dissimilarity`` κ² for equal weights. ``adam``: rows of ``task``, ``steps``,
-    ``residual`` and ``spread``, see `AdamSteps`.
+    On training examples. ``curvature``: rows of ``point``, ``of`` (``mean`` or ``example``),
+    ``task`` and ``smoothness``. ``gradients``: rows of ``point``, ``task``,
+    ``loss``, ``noise`` σ², ``largest`` σ, and ``heterogeneity`` ζ², also ``plugged_in`` with bias.
+    ``points``: rows of ``point``, ``loss`` f, ``squared`` ‖∇f‖² on these examples and ``unbiased``,
+    ``dissimilarity`` κ² for equal weights. ``adam``: rows of ``task``, ``steps``, ``residual`` and
+    ``spread``, see `AdamSteps`.
     """
-    for point in points:
-        if point not in POINTS:
-            raise ValueError(f"unknown point {point!r}; known: {', '.join(POINTS)}")
     generator = Generator().manual_seed(stable_seed("stability", zoo.suite.seed))
     problem = problem_of(zoo, pictures)
-    states: dict[str, StateDict] = {"pretrained": zoo.pretrained} if "pretrained" in points else {}
-    if "average" in points:
-        states["average"] = merge_zoo("average", zoo)
-    states |= zoo.experts if "experts" in points else {}
+    states: dict[str, StateDict] = {"pretrained": zoo.pretrained}
     training = {"optimiser": "adam", "learning_rate": learning_rate, "batch_size": BATCH}
     early = trained_checkpoints(zoo, after, **training) if after else {}
     states |= {
@@ -71,8 +57,7 @@ def stability(
     tables: Tables = {"curvature": [], "gradients": [], "points": [], "adam": []}
     for point, state in states.items():
         losses = task_losses(problem, state)
-        own = {point: losses[point]} if point in losses else losses
-        own = {name: loss[:curved] for name, loss in own.items()}
+        own = {name: loss[:curved] for name, loss in losses.items()}
         curvatures = _curvatures(own, singles, products, generator)
         tables["curvature"] += [{"point": point, **row} for row in curvatures]
         rows, summary = _gradients(losses, parts)
@@ -87,10 +72,9 @@ def stability(
 def _curvatures(
     losses: Mapping[str, TaskLoss], singles: int, products: int, generator: Generator
 ) -> Iterator[dict[str, str | float]]:
-    """Of the mean of the tasks, or of the one task there is, and of single examples."""
-    name = next(iter(losses)) if len(losses) == 1 else ""
+    """Of the mean of the tasks, and of single examples."""
     value = estimators.smoothness([*losses.values()], steps=products, generator=generator)
-    yield {"of": "task" if name else "mean", "task": name, "smoothness": value}
+    yield {"of": "mean", "task": "", "smoothness": value}
     for task, loss in losses.items():
         options: dict[str, Any] = {"steps": products // 2, "generator": generator}
         for value in estimators.example_smoothness(loss[:singles], **options).tolist():
@@ -105,18 +89,13 @@ def _gradients(losses: Mapping[str, TaskLoss], parts: int) -> tuple[Rows, dict[s
     for (name, loss), distance in zip(losses.items(), apart, strict=True):
         noise = estimators.gradient_noise(loss)
         row = {"task": name, "loss": float(loss.values().mean())}
-        row |= _named("noise", noise.square) | {"largest": noise.largest}
-        row |= _named("heterogeneity", distance) | {"plugged_in": distance.plug_in}
-        rows.append(row)
+        row |= {"noise": noise.square.value, "largest": noise.largest}
+        rows.append(row | {"heterogeneity": distance.value, "plugged_in": distance.plug_in})
     even = torch.full((len(losses),), 1 / len(losses), dtype=torch.float64)
     gradient = estimators.squared_length(table, even)
     kappa = estimators.dissimilarity(table, even)
     mean = {"loss": sum(row["loss"] for row in rows) / len(rows), "squared": gradient.plug_in}
-    return rows, mean | _named("unbiased", gradient) | _named("dissimilarity", kappa)
-
-
-def _named(name: str, estimate: estimators.Estimate) -> dict[str, Any]:
-    return {name: estimate.value, f"{name}_half_width": estimate.half_width}
+    return rows, mean | {"unbiased": gradient.value, "dissimilarity": kappa.value}
 
 
 def _recorded(zoo: Zoo, name: str, steps: int, rate: float) -> Iterator[dict[str, float]]:

@@ -16,10 +16,9 @@ from torch import Generator
 from mergebook.lab import comparison
 from mergebook.lab.experts import judge_merges, train_experts
 from mergebook.lab.grids import FIRST_GRIDS
-from mergebook.lab.results import Rows, Tables
+from mergebook.lab.results import Tables
 from mergebook.lab.runner import beginning_of, study
 from mergebook.stability.theory.estimators import (
-    Estimate,
     gradient_products,
     heterogeneity,
     smoothness,
@@ -108,7 +107,7 @@ def rebasin(
     hidden units whose place changed), ``distance`` ‖θ_1 − θ_2‖/‖θ_1‖, ``accuracy`` (0..1) and
     ``loss`` (nats) of the average, means over the pair's tasks, and ``barrier``, that loss less the
     mean loss of both networks on these tasks. For two tasks also ``heterogeneity``, ζ² at the
-    average, without bias, and ``end``, ζ² at the second network, plugged in.
+    average, without bias.
     """
     zoo = comparison.cut(zoo, pictures)
     names, seed = [*zoo.suite.tasks], zoo.suite.seed
@@ -152,10 +151,6 @@ def _compared(
         table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
         return {column: float(table[column].mean()) for column in ("accuracy", "loss")}
 
-    def apart(state: StateDict) -> Estimate:
-        losses = [*task_losses(comparison.problem_of(zoo, examples), state).values()]
-        return heterogeneity(gradient_products(losses, parts))[0]  # of two tasks it is the same
-
     ends = [judged(state)["loss"] for state in (first, second)]
     for matched, state in ((False, second), (True, alignment.state)):
         merged = lerp(first, state, 0.5)
@@ -164,7 +159,9 @@ def _compared(
         row = {"matched": matched, "moved": moved if matched else 0.0, "distance": far}
         row |= {**scores, "barrier": scores["loss"] - sum(ends) / 2}
         if len(zoo.suite.tasks) > 1:
-            row |= {"heterogeneity": apart(merged).value, "end": apart(state).plug_in}
+            losses = [*task_losses(comparison.problem_of(zoo, examples), merged).values()]
+            zeta = heterogeneity(gradient_products(losses, parts))[0]  # of two tasks it is the same
+            row["heterogeneity"] = zeta.value
         yield row
 
 
@@ -186,8 +183,7 @@ def mechanisms(
     one split, the test split in its paper.
 
     ``coefficients``: rows of ``granularity``, ``task``, ``coefficient`` (λ_t, by layer the mean
-    over tensors), ``heterogeneity`` ζ_t² at θ_0 with its ``half_width`` over parts, the task's
-    ``loss`` there (nats) and its expert's ``distance`` ‖θ_t − θ_0‖. ``test``: rows of ``method``
+    over tensors) and ``heterogeneity`` ζ_t² at θ_0. ``test``: rows of ``method``
     (``average``, ``adamerging``, ``surgery``, ``individual``), ``of`` (AdaMerging's granularity, or
     the split whose inputs Surgery saw), ``task``, ``accuracy`` (0..1) and ``loss`` (nats) on test
     examples, ``train_accuracy`` and ``train_loss`` on training ones.
@@ -197,18 +193,15 @@ def mechanisms(
     inputs = unlabelled(comparison.examples_of(zoo, None, "test"))
     losses = task_losses(comparison.problem_of(zoo, examples), zoo.pretrained)
     apart = heterogeneity(gradient_products([*losses.values()], parts))
-    known: Rows = []
-    for (name, loss), zeta in zip(losses.items(), apart, strict=True):
-        row = {"task": name, "heterogeneity": zeta.value, "half_width": zeta.half_width}
-        row["loss"] = float(loss.values().mean())
-        known.append({**row, "distance": comparison.distance(zoo, zoo.experts[name])})
     tables = Tables(coefficients=[], test=[])
     for fine in granularities:
         options = {"steps": steps, "learning_rate": learning_rate, "granularity": fine}
         result = comparison.adapted(zoo, "adamerging", inputs, **options)
         means = result.coefficients.mean(axis=1)
         tables["coefficients"] += [
-            {"granularity": fine, "coefficient": float(means[row["task"]]), **row} for row in known
+            {"granularity": fine, "coefficient": float(means[name]), "task": name}
+            | {"heterogeneity": zeta.value}
+            for name, zeta in zip(losses, apart, strict=True)
         ]
         tables["test"] += _judged(short, result, method="adamerging", of=fine)
     average = comparison.merge_zoo("average", zoo)

@@ -62,7 +62,7 @@ def retraining(
     Plain SGD with a constant rate; one setting at a time differs from the default.
 
     ``moves``: rows of ``rate``, ``batch``, ``examples``, ``sampling`` (``drawn``, or ``epochs`` for
-    whole shuffled ones), ``task``, ``steps``, ``stability`` s, its ``half_width`` over pairs,
+    whole shuffled ones), ``task``, ``steps``, ``stability`` s,
     ``chaos``, the squared distance from a training whose start differs by `NUDGE`, and ``progress``
     ‖θ_t − θ_0‖. ``noise``: rows of ``task``, ``noise`` σ² and ``heterogeneity`` ζ² at θ_0.
     """
@@ -107,7 +107,6 @@ def _moves(
         yield {
             "steps": count,
             "stability": estimate.value,
-            "half_width": estimate.half_width,
             "chaos": float(chaos[i]),
             "progress": float((base[i] - _weights(zoo.model)).norm()),
         }
@@ -129,13 +128,10 @@ def merge_stability(
 ) -> Tables:
     """The average of experts, and all that the bound of its generalisation error is made of.
 
-    ``experts``: rows of ``task``, ``steps``, ``stability`` s_t and its ``half_width`` over pairs.
     ``merged``: rows of ``steps`` (0: the pretrained model), ``loss`` f on the training examples,
-    ``fresh_loss`` F, ``test_loss`` on the test split, ``second_moment`` V, ``squared`` ‖∇f‖²,
-    ``smoothness`` L, the largest of the single examples, and ``stability`` S = Σ s_t / T³. Losses
-    are means over tasks, in nats.
+    ``fresh_loss`` F, ``second_moment`` V, ``squared`` ‖∇f‖², ``smoothness`` L, the largest of the
+    single examples, and ``stability`` S = Σ s_t / T³. Losses are means over tasks, in nats.
     """
-    rows: Rows = []
     weights, moved = [], []
     split = {name: rows_of(zoo, name) for name in [*zoo.suite.tasks][:tasks]}
     for name, everything in split.items():
@@ -151,15 +147,10 @@ def merge_stability(
         base, found = retrained(train, own, other, batches, steps, generator)
         weights.append(base)
         moved.append(found)
-        rows += [
-            {"task": name, "steps": count, "stability": one.value, "half_width": one.half_width}
-            for count, one in zip(steps, found, strict=True)
-        ]
     first, last = examples + pairs, examples + pairs + fresh
     parts = {
         "loss": {name: own[:examples] for name, own in split.items()},
         "fresh_loss": {name: own[first:last] for name, own in split.items()},
-        "test_loss": {name: rows_of(zoo, name, "test") for name in split},
     }
     problem = problem_of(zoo, examples)
     problems = {name: replace(problem, data=data) for name, data in parts.items()}
@@ -187,7 +178,7 @@ def merge_stability(
         state = {**zoo.pretrained, **unflatten(mean, dict(zoo.model.named_parameters()))}
         stability = sum(found[i].value for found in moved) / len(split) ** 3
         merged.append({"steps": count, "stability": stability} | judged(state))
-    return {"experts": rows, "merged": merged}
+    return {"merged": merged}
 
 
 def rows_of(zoo: Zoo, name: str, split: str = "train") -> Examples:

@@ -49,10 +49,8 @@ def variance(
     ``variance``: for each ``operator`` and ``density``, with equal weights, ``raw``, the summed
     variance over that of the task vectors, and ``relative``, `relative_variance` after it;
     ``experts``, the share of experts with δ_t > 0 over all entries, and ``experts_zeroed``, over
-    those that are set to zero (Eq. 10); ``entries``, the share of zeroed entries that end farther
-    from the mean than they were; ``coordinates``, the share of coordinates with a zeroed entry at
-    which the variance rises. ``test``: rows of ``operator``, ``density``, ``scale`` (``printed`` or
-    ``chosen``), ``projection``, ``task``, ``accuracy`` and ``loss`` (nats).
+    those that are set to zero (Eq. 10). ``test``: rows of ``operator``, ``density``, ``scale``
+    (``printed`` or ``chosen``), ``projection``, ``task``, ``accuracy`` and ``loss`` (nats).
     """
     zoo = cut(zoo, pictures)
     kept = {key: value for key, value in zoo.pretrained.items() if not is_statistic(key)}
@@ -109,25 +107,18 @@ def masked(
 def changes(before: Tensor, after: Tensor) -> dict[str, Any]:
     """The columns of `variance`'s table, but for the operator, with equal weights."""
     experts = torch.zeros(2, len(before), dtype=torch.float64)
-    counts = torch.zeros(4, dtype=torch.float64)
     raw = torch.zeros(2, dtype=torch.float64)
     pieces = zip(before.split(PIECE, dim=1), after.split(PIECE, dim=1), strict=True)
     for old, new in pieces:
         fallen, zeroed = reduction(old, new), (old != 0) & (new == 0)
         sums = [fallen.sum(1, dtype=torch.float64), (fallen * zeroed).sum(1, dtype=torch.float64)]
         experts += torch.stack(sums).cpu()
-        touched = zeroed.any(0)
         variances = [task_variance(part) for part in (old, new)]
         raw += torch.stack([part.sum(dtype=torch.float64) for part in variances]).cpu()
-        rises = touched & (variances[1] > variances[0])
-        counted = (zeroed & (fallen < 0), zeroed, rises, touched)
-        counts += torch.tensor([int(part.sum()) for part in counted])
     shares = (experts > 0).double().mean(1)
     return {
         "raw": float(raw[1] / raw[0]),
         "relative": relative_variance(after),
         "experts": float(shares[0]),
         "experts_zeroed": float(shares[1]),
-        "entries": float(counts[0] / counts[1].clamp(min=1)),
-        "coordinates": float(counts[2] / counts[3].clamp(min=1)),
     }

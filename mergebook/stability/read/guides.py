@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from mergebook.stability.read.choosing import HABIT
-from mergebook.stability.read.scaling import SETTING, USUAL, at, plan_of
+from mergebook.stability.read.scaling import SETTING, USUAL, plan_of
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.estimators import pl_constant
 from mergebook.stability.theory.steps import Training
@@ -239,21 +239,6 @@ def predicted(known: Mapping[int, Start], *, noise_share: float = 0.0) -> pd.Dat
         progress = bounds.best_progress(*known_at, noise=noise, tasks=len(losses.noise))
         rows[seed] = {"progress": progress, "distance": progress * length}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("seed")
-
-
-def best_lengths(table: pd.DataFrame, value: Literal["loss", "train_loss"]) -> pd.DataFrame:
-    """K of the average's least loss by seed and rate, and whether it is the ``last`` one tried."""
-    rows = at(table, learning_rate=None)
-    groups = rows.groupby(["seed", "learning_rate"])
-    best = rows.loc[groups[value].idxmin()].set_index(["seed", "learning_rate"])
-    return best[["steps", "moved"]].assign(last=best["steps"] == groups["steps"].max())
-
-
-def exponents(best: pd.DataFrame) -> pd.Series:
-    """Slope of log K against log η, by seed; −1 where the best ηK is one number."""
-    wide = best["steps"].unstack("learning_rate")
-    rates = np.log(wide.columns.to_numpy(dtype=float))
-    return pd.Series(np.polyfit(rates, np.log(wide.to_numpy()).T, 1)[0], index=wide.index)
 
 
 # What choosing costs

@@ -11,66 +11,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from mergebook.lab.statistics import over_seeds
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.estimators import pl_constant
 from mergebook.stability.theory.steps import Training
 
 LAWS = ("printed", "repaired")
-
-
-# Constants
-
-
-def constants(record: Mapping[str, Any]) -> "pd.Series[float]":
-    """Return what is measured at the pretrained model: means over seeds, and over tasks in each.
-
-    The curvature of single examples is the largest of each seed.
-    """
-    tables = [pd.DataFrame(record[name]) for name in ("gradients", "points", "curvature")]
-    gradients, points, curvature = (
-        table[table["point"] == "pretrained"].set_index("seed") for table in tables
-    )
-    single = curvature["of"] == "example"
-    columns = {
-        "squared gradient": points["unbiased"],
-        "noise": gradients["noise"],
-        "heterogeneity": gradients["heterogeneity"],
-        "heterogeneity, plugged in": gradients["plugged_in"],
-        "curvature": curvature.loc[~single, "smoothness"],
-        "curvature of an example": curvature[single].groupby("seed")["smoothness"].max(),
-    }
-    return pd.DataFrame(
-        {name: each.groupby("seed").mean() for name, each in columns.items()}
-    ).mean()
-
-
-BACKBONES = {  # name to result of the study `stability`, and the rate that the book trains at
-    "ViT, 1.4 M": ("vision8-stability-vit", 4e-4),
-    "ViT, 0.4 M": ("vision8-stability-vit_small", 4e-4),
-    "the same, scripts": ("glyphs8-stability-vit_small", 4e-4),
-    "ResNet, narrow": ("vision8-stability-resnet18_narrow", 0.01),
-    "ResNet, full width": ("vision8-stability-resnet18_strided", 0.01),
-    "perceptron, scripts": ("glyphs8-stability-mlp", 0.02),
-    "MiniLM, sentences": ("sentences8-stability", 1e-4),
-}
-
-
-def backbones(records: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """At θ_0: largest L, the ``steps`` K with ηLK = 1/8, and ``Theorem 3`` there over f(θ_0)."""
-    rows = {}
-    for name, record in records.items():
-        rate, table = BACKBONES[name][1], pd.DataFrame(record["curvature"])
-        table = table[table["point"] == "pretrained"]
-        largest = table.groupby(["of", "seed"])["smoothness"].max().groupby("of").mean()
-        rows[name] = {
-            "L of the mean": largest["mean"],
-            "of an example": largest["example"],
-            "rate": rate,
-            "steps": bounds.PAPERS_DOMAIN / (rate * largest["example"]),
-            "Theorem 3": float(np.mean(theorem_3(record))),
-        }
-    return pd.DataFrame(rows).T
 
 
 def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 1500) -> list[float]:
@@ -160,36 +105,3 @@ def fits(table: pd.DataFrame) -> pd.DataFrame:
         for seed, own in part[part["stability"] > part["chaos"]].groupby("seed"):
             fitted[name, seed] = np.polyfit(np.log(own[column]), np.log(own[fields]), 1)[0]
     return pd.DataFrame(fitted, index=fields).T.rename_axis(["sweep", "seed"])
-
-
-def slopes(table: pd.DataFrame) -> pd.DataFrame:
-    """`fits` over seeds: ``measured`` with its 95 % ``half_width``, and the laws."""
-    fitted = fits(table).reset_index()
-    found = over_seeds(fitted, "sweep", "stability").rename(columns={"mean": "measured"})
-    return found.join(fitted.groupby("sweep")[[*LAWS]].mean()).rename_axis(None)
-
-
-# Merges
-
-
-def bounded(merged: pd.DataFrame) -> pd.DataFrame:
-    """E_G of a merge and what bounds make of S, V, L and ∇f at the same merge.
-
-    One row per number of steps, means over seeds, in nats: ``error``, E_G on fresh examples above
-    that of the pretrained model on the same examples, whose expectation is 0, with its 95 %
-    ``half_width``; ``root`` √(S·V); ``bound`` √(S·V) + L/2 · S; and ``lemma_1``, √S ‖∇f‖ + L/2 · S,
-    the least value over γ of the paper's Lemma 1.
-    """
-    gap = merged["fresh_loss"] - merged["loss"]
-    start = merged[merged["steps"] == 0].assign(gap=gap).set_index("seed")["gap"]
-    moved, curved = merged["stability"], merged["smoothness"] / 2 * merged["stability"]
-    root = np.sqrt(moved * merged["second_moment"])
-    table = merged.assign(
-        error=gap - merged["seed"].map(start),
-        root=root,
-        bound=root + curved,
-        lemma_1=np.sqrt(moved * merged["squared"]) + curved,
-    )
-    table = table[table["steps"] > 0]
-    found = over_seeds(table, "steps", "error").rename(columns={"mean": "error"})
-    return found.join(table.groupby("steps")[["root", "bound", "lemma_1"]].mean())

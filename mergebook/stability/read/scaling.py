@@ -101,11 +101,6 @@ def curve(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFr
     return pd.DataFrame(found, index=wide.columns, columns=["mean", "half_width"])
 
 
-def passes(steps: int, batch_size: int = USUAL["batch_size"], share: float = 1.0) -> float:
-    """How often a training goes over its data, for a training set of `EXAMPLES`."""
-    return steps * batch_size / (share * EXAMPLES)
-
-
 def changes(rows: pd.DataFrame, first: Mapping[str, Any], last: Mapping[str, Any]) -> pd.DataFrame:
     """`both_intervals` of the change in each of `PARTS` between two settings, in nats."""
     ends = {"first": at(rows, **first), "last": at(rows, **last)}
@@ -116,17 +111,6 @@ def changes(rows: pd.DataFrame, first: Mapping[str, Any], last: Mapping[str, Any
     both = pd.concat(means).reset_index()
     pair = ("last", "first")
     return pd.concat([both_intervals(both, {part: pair}, part) for part in PARTS])
-
-
-def changes_by_tasks(counts: pd.DataFrame) -> pd.DataFrame:
-    """`changes` from the fewest to the most merged experts, on the tasks that all merges hold."""
-    rows = {part: -shared_tasks(counts, "average", part) for part in PARTS}
-    ends = {
-        part: interval((wide.iloc[:, -1] - wide.iloc[:, 0]).tolist()) for part, wide in rows.items()
-    }
-    table = pd.DataFrame(ends, index=["mean", "half_width"]).T
-    width = table["half_width"]
-    return table.assign(low=table["mean"] - width, high=table["mean"] + width)
 
 
 def plan_of(setting: Mapping[Any, Any], tasks: int) -> Training:
@@ -249,9 +233,3 @@ def _power(values: pd.Series) -> float:
     factors = powers @ values.to_numpy() / (powers**2).sum(1)
     misfit = ((values.to_numpy() - factors[:, None] * powers) ** 2).sum(1)
     return float(POWERS[misfit.argmin()])
-
-
-def misfits(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """`LAWS` by parameter: root mean square distance from the measured means, in nats."""
-    off = {name: table[[*LAWS]].sub(table["mean"], axis=0) for name, table in tables.items()}
-    return pd.DataFrame({name: (each**2).mean() ** 0.5 for name, each in off.items()}).T

@@ -9,7 +9,6 @@ Definition 2: how far the merge moves, squared, when one example is drawn again;
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -58,10 +57,12 @@ def printed_gradient_terms(
     training: Training,  # the smallest batch counts
     gap: float,  # f̃(θ_0) less the least value of f̃
     *,
-    drift: Literal[5, 12] = 12,  # of the last term, in Theorem 4 and its source; 5 in Theorem 2
     own_rate: bool = True,  # the paper's η = √(T/K̄) in place of the training's
 ) -> dict[str, float]:
-    """The four terms of ε, which is to bound ‖∇f̃‖² at the merge: Theorems 2 and 4, Corollary 2."""
+    """The four terms of ε, which is to bound ‖∇f̃‖² at the merge: Theorems 2 and 4, Corollary 2.
+
+    The last one has the factor 12 of Theorem 4 and its source; Theorem 2 has 5.
+    """
     rate = printed_rate(training) if own_rate else training.learning_rate
     total, surrogate = training.surrogate
     smooth, batch = losses.smoothness, float(training.batch.min())
@@ -71,7 +72,7 @@ def printed_gradient_terms(
         "start": 4 * gap / (rate * total),
         "noise": 4 * rate * total * smooth * noise / batch * float(surrogate**2 @ share),
         "noise on the way": 6 * rate**2 * smooth**2 * noise / batch * float(surrogate @ second),
-        "tasks pull apart": drift * rate**2 * smooth**2 * apart * float(third.max()),
+        "tasks pull apart": 12 * rate**2 * smooth**2 * apart * float(third.max()),
     }
 
 

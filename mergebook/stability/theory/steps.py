@@ -33,16 +33,10 @@ def sgd(steps: int) -> Tensor:
     return torch.ones(steps, dtype=torch.float64)
 
 
-def momentum(steps: int, factor: float, *, nesterov: bool = False) -> Tensor:
-    """Heavy-ball momentum, (1 − ρ^(K−k)) / (1 − ρ), as ``torch.optim.SGD`` without dampening.
-
-    Args:
-        steps: K, at least 1.
-        factor: ρ, in 0 to 1, without 1.
-        nesterov: Nesterov's momentum, which counts every gradient as after one more step.
-    """
+def momentum(steps: int, factor: float) -> Tensor:
+    """Heavy-ball momentum, (1 − ρ^(K−k)) / (1 − ρ), as ``torch.optim.SGD`` without dampening."""
     _check_share(factor, "factor")
-    left = torch.arange(len(sgd(steps)), 0, -1, dtype=torch.float64) + nesterov
+    left = torch.arange(len(sgd(steps)), 0, -1, dtype=torch.float64)
     return (1 - factor**left) / (1 - factor)
 
 

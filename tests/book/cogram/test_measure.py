@@ -111,18 +111,16 @@ def test_an_ensemble_of_networks_that_are_sure_has_a_finite_loss(
 
 
 @pytest.mark.usefixtures("small")
-def test_tuning_gives_all_networks_as_many_epochs() -> None:
+def test_tuning_judges_all_networks_on_both_halves() -> None:
     tables = tuning(3)
-    test, history = pd.DataFrame(tables["test"]), pd.DataFrame(tables["history"])
+    test = pd.DataFrame(tables["test"])
     assert len(test) == 4 * 5 * 3
-    assert len(history) == 4 * 5 * 2
-    assert set(history["losses"].str.len()) == {28}
-    assert set(history["training"]) == {"fine-tuning", "kickoff"}
     halves = test[["accuracy_a", "accuracy_b"]].mean(axis=1)
     np.testing.assert_allclose(halves, test["accuracy"], atol=1e-6)
-    mine = history[history["method"] == "a"].assign(first=history["losses"].str[0])
-    rates = mine.pivot_table(index=["data", "start"], columns="training", values="first")
-    assert (rates["kickoff"] != rates["fine-tuning"]).all()
+    ways = test.pivot_table(
+        index=["data", "start", "method"], columns="training", values="accuracy"
+    )
+    assert (ways["kickoff"] != ways["fine-tuning"]).any()
 
 
 @pytest.mark.usefixtures("small")

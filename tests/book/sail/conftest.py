@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from mergebook.sail.measure.latents import World
-from mergebook.sail.networks.diffusion.alignment import LatentToRepresentation
+from mergebook.sail.networks.diffusion import LatentToRepresentation
 from mergelib.training import seeded
 
 
@@ -30,7 +30,6 @@ def world() -> World:
         names=("even", "odd"),
         wanted=noise(40, 16, 6),
         represent=represent,
-        printed=True,
         picture=lambda latents: latents,
         judge=_judge,
         real=noise(40, 4),

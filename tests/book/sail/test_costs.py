@@ -124,7 +124,7 @@ def test_networks_side_by_side_train_as_each_does_alone() -> None:
     data = spirals(0)
     nets = [perceptron() for _ in range(2)]
     stack = side_by_side([net.state_dict() for net in nets])
-    together = trained_on(stack, data.train, data.validation, 6, 5e-3, 2)
+    together = trained_on(stack, data.train, data.validation, 6, 2)
     assert together.steps == (0, 2, 4, 6)
     for place, net in enumerate(nets):
         optimiser = torch.optim.Adam(net.parameters(), lr=5e-3)
@@ -153,7 +153,7 @@ def test_the_gradients_norm_is_the_slope_in_its_own_direction() -> None:
             for parameter, part in zip(model.parameters(), slope, strict=True):
                 parameter.add_(step * part / norm)
         losses.append(float(scores(model, data)[0]))
-    found = trained_on(model, data, data, 0, 0.1, 1)
+    found = trained_on(model, data, data, 0, 1)
     assert (losses[0] - losses[1]) / 2e-5 == pytest.approx(float(norm), rel=1e-4)
     assert float(found.gradient[0, 0]) == pytest.approx(float(norm), rel=1e-3)
 

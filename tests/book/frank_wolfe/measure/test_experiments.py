@@ -103,8 +103,6 @@ def test_coefficients_see_labels_only_for_the_cross_entropy(tiny_zoo: Zoo, seen:
         ("cart", 0),
         *((loss, rate) for loss in ("entropy", "cross_entropy") for rate in (1e-3, 0.1)),
     }
-    moved = pd.DataFrame(tables["moved"]).set_index(["method", "rate"])["spread"]
-    assert (moved.xs(0.1, level="rate") > moved.xs(1e-3, level="rate")).all()
 
 
 def test_concrete_masks_task_arithmetic_by_test_inputs(tiny_zoo: Zoo, seen: list[Any]) -> None:
@@ -112,7 +110,6 @@ def test_concrete_masks_task_arithmetic_by_test_inputs(tiny_zoo: Zoo, seen: list
     losses = pd.DataFrame(tables["test"]).set_index(["method", "task"])["loss"]
     assert losses["concrete"].tolist() == pytest.approx(losses["task_arithmetic"], rel=0.05)
     assert losses["concrete"].tolist() != losses["task_arithmetic"].tolist()
-    assert [row["step"] for row in tables["history"]] == [0], "every tenth of the few steps taken"
     for _, data, options in seen:
         assert "learning_rate" not in options, "the published one"
         assert all(data[t].equal(task.test.inputs) for t, task in tiny_zoo.suite.tasks.items())

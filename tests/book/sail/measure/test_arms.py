@@ -419,17 +419,13 @@ def probed(request: pytest.FixtureRequest) -> Transfer:
     return replace(made, schedule=Schedule(3, 3e-3, 8))
 
 
-def test_features_are_judged_by_a_probe_and_by_their_neighbours(
-    probed: Transfer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_are_judged_by_a_probe(probed: Transfer) -> None:
     """Shades are told apart by any features, whatever the head says, once statistics are right."""
-    monkeypatch.setattr(grounds, "NEIGHBOURS", 7)  # of eight pictures of a shade
     net = probed.network("deeper", TARGET)
     spoiled = {**net.state_dict(), "1.weight": torch.zeros(6, 64)}
     told, also = (probed.judged(net, state) for state in (net.state_dict(), spoiled))
     assert told == also
     assert told["accuracy"] > 0.9
-    assert told["neighbours"] == 1
     mean = {key: value + 5 for key, value in net.state_dict().items() if "running_mean" in key}
     assert probed.judged(net, {**net.state_dict(), **mean}) == pytest.approx(told)
 

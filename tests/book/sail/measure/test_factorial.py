@@ -154,15 +154,6 @@ def test_learned_maps_of_pictures_are_of_width_alone(pictures: Transfer) -> None
         assert torch.allclose(value, plain[key], atol=1e-6) is not rest, key
 
 
-def test_cells_of_some_maps_are_those_of_all(text: Transfer, tables: Tables) -> None:
-    own = factorial(text, size="twice", only=["LiGO alone", SCRATCH], **SETTINGS)
-    for table in ("curves", "costs"):
-        wanted = [row for row in tables[table] if row["maps"] in ("LiGO alone", SCRATCH)]
-        assert own[table] == wanted
-        assert len(wanted) > 1
-    assert own["distances"] == tables["distances"]
-
-
 def test_matching_leaves_a_residual_network_s_answers(pictures: Transfer) -> None:
     """Batch norms, their statistics and shortcuts go along with the channels."""
     pair = Sources(pictures, "own", "half wider")
@@ -179,10 +170,3 @@ def test_matching_leaves_a_residual_network_s_answers(pictures: Transfer) -> Non
 def test_unknown_rates_are_refused(text: Transfer) -> None:
     with pytest.raises(ValueError, match="no rates of 'scratch' are known for GPT, other"):
         factorial(replace(text, name="GPT, other"), size="twice")
-
-
-def test_maps_that_do_not_fit_are_refused(text: Transfer, pictures: Transfer) -> None:
-    with pytest.raises(ValueError, match="maps is 'LiGO', expected 'scratch' or 'replicate'"):
-        factorial(text, size="twice", only=["LiGO"])
-    with pytest.raises(ValueError, match="'LiGO joint' does not fit: nothing to learn: no stage"):
-        factorial(pictures, size="deeper", only=["mean", "LiGO joint"])

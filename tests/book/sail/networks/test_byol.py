@@ -11,8 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from mergebook.sail.costs import count_flops, perceptron_flops
-from mergebook.sail.networks.unlabelled.byol import BYOL, train_byol, two_views
-from mergebook.sail.networks.unlabelled.probing import linear_probe, neighbours_accuracy
+from mergebook.sail.networks.byol import BYOL, linear_probe, train_byol, two_views
 from mergebook.suites.heads import features
 from mergebook.suites.loading import load_suite
 from mergebook.suites.models import ResNet, scale_pixels
@@ -221,22 +220,6 @@ def test_the_probe_of_labels_with_gaps() -> None:
     assert linear_probe(*renamed) == linear_probe(train, test)
 
 
-@pytest.mark.parametrize("k", [1, 3, 5])
-def test_neighbours_by_brute_force(k: int) -> None:
-    """Ten pictures, each judged by ten others."""
-    train, test = drawn_features(10, 2), drawn_features(10, 3)
-    right = 0
-    for row, label in zip(test.inputs.tolist(), test.labels.tolist(), strict=True):
-        cosines = []
-        for other, name in zip(train.inputs.tolist(), train.labels.tolist(), strict=True):
-            product = sum(a * b for a, b in zip(row, other, strict=True))
-            cosines.append((product / (math.hypot(*row) * math.hypot(*other)), name))
-        votes = [name for _, name in sorted(cosines, reverse=True)[:k]]
-        right += max(sorted(set(votes)), key=votes.count) == label
-    assert 0 < right < 10
-    assert neighbours_accuracy(train, test, k=k) == right / 10
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -259,6 +242,3 @@ def test_a_single_picture_and_strange_probes_are_refused() -> None:
     train = drawn_features(10, 0)
     with pytest.raises(ValueError, match="class 7 of the test rows is not among the training"):
         linear_probe(train, Split(train.inputs[:1], torch.tensor([7])))
-    for k in (0, 11):
-        with pytest.raises(ValueError, match=f"k is {k}, expected 1 to the 10 training rows"):
-            neighbours_accuracy(train, train, k=k)

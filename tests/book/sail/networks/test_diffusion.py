@@ -7,14 +7,17 @@ import torch
 from torch import Tensor, nn
 
 import mergelib as ml
-from mergebook.sail.networks.diffusion.alignment import (
+from mergebook.sail.networks.diffusion import (
+    AutoEncoder,
     LatentToRepresentation,
     Projector,
+    SiT,
     align_loss,
+    draw,
+    on_the_way,
     repa_loss,
+    velocity_loss,
 )
-from mergebook.sail.networks.diffusion.flow import draw, on_the_way, velocity_loss
-from mergebook.sail.networks.diffusion.networks import AutoEncoder, SiT
 from mergelib.structure import structure_of
 from mergelib.training import make_optimiser, train
 

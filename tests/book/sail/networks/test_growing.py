@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mergebook.sail.networks.diffusion.networks import SiT
+from mergebook.sail.networks.diffusion import SiT
 from tests.library.sail.test_growing import (
     check_advice,
     check_next_layer,

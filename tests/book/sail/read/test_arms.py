@@ -71,17 +71,6 @@ def test_speed_is_told_in_flops() -> None:
     assert sides.iloc[0].tolist() == [True, True, True, False]
 
 
-def test_speeds_by_account_come_fastest_first() -> None:
-    """Over scratch's 30 steps of 10; all, scratch as well, have had sources of 70 (C)."""
-    table = arms.starts()
-    found = arms.accounts(table[table["start"] == "own"], "easy")
-    assert [*found["arm"]] == 3 * ["nearest source"] + 3 * ["SAIL"]
-    assert [*found["account"]] == 2 * ["A", "B", "C"]
-    factors = [300 / 200, 300 / 210, 370 / 280, 300 / 400, 300 / 410, 370 / 480]
-    assert (2 ** found["speed"]).tolist() == pytest.approx(factors)
-    assert found["reached"].all()
-
-
 def test_the_best_baseline_is_chosen_on_the_half_that_chooses() -> None:
     names = ("scratch", "nearest source", "uniform", "SAIL")
     table = pd.DataFrame(

@@ -9,7 +9,7 @@ from torch import nn
 
 from mergebook.sail.measure.diffusion import ALIGNED, PLAIN, REPA
 from mergebook.sail.measure.latents import World
-from mergebook.sail.networks.diffusion.alignment import LatentToRepresentation
+from mergebook.sail.networks.diffusion import LatentToRepresentation
 from mergebook.sail.read import diffusion as analysis
 
 

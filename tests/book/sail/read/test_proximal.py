@@ -1,11 +1,10 @@
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from mergebook.sail.distances import gaussian_variation, total_variation
 from mergebook.sail.measure import risk
-from mergebook.sail.read import mixtures, proximal
+from mergebook.sail.read import mixtures
 from mergebook.sail.theory import empirical_rademacher, risk_bound
 from mergelib.sail.proximal import proximal_weights
 
@@ -18,30 +17,6 @@ def test_a_known_mixture_of_histograms_is_exact() -> None:
     table = mixtures.squares(samples, total_variation)
     weight = proximal_weights(table[0, 1:], table[1:, 1:], "affine").weights[0]
     assert float(weight) == pytest.approx(0.3)
-
-
-def test_least_squares_keep_the_share_where_inputs_are_alike() -> None:
-    same = mixtures.least_squares_shares(SHARES, same_inputs=True)
-    assert same[["parameters", "loss"]].to_numpy() == pytest.approx(
-        np.repeat([SHARES], 2, 0).T, abs=1e-9
-    )
-
-
-def test_the_best_weight_of_quadratics_by_a_grid() -> None:
-    """The formula with curvatures, against losses on the line."""
-    generator = torch.Generator().manual_seed(0)
-    one, two = torch.randn(2, 2, generator=generator, dtype=torch.float64)
-    grid = torch.linspace(0, 1, 2001, dtype=torch.float64)[:, None]
-    line = grid * one + (1 - grid) * two
-    table = mixtures.least_squares_shares(SHARES, same_inputs=False)
-    for share, _, loss in table.itertuples(index=False):
-        variances = ((4.0, 1.0), (1.0, 4.0))
-        risks = [
-            ((line - own).square() * torch.tensor(v)).sum(1)
-            for own, v in zip((one, two), variances, strict=True)
-        ]
-        best = float(grid[(share * risks[0] + (1 - share) * risks[1]).argmin()])
-        assert best == pytest.approx(loss, abs=1e-3)
 
 
 def test_perceptrons_trained_together_are_those_trained_alone() -> None:
@@ -81,15 +56,6 @@ def test_matching_finds_the_order_of_hidden_units() -> None:
     shuffled |= {"2.weight": net["2.weight"][:, order], "2.bias": net["2.bias"]}
     matched = mixtures._matched(net, shuffled)
     assert all(torch.equal(matched[key], part) for key, part in net.items())
-
-
-def test_descents_stay_below_theorem_2_and_save_a_number_of_steps() -> None:
-    table, known = proximal.descents(60)
-    assert (table["excess"] <= table["bound"] * (1 + 1e-9)).all()
-    starts = table[table["step"] == 0].set_index("start")["excess"]
-    opening = dict(zip(starts.index, starts.to_numpy(), strict=True))
-    assert all(excess <= known[name] for name, excess in opening.items())
-    assert opening["proximal"] < opening["nearest source"]
 
 
 def test_the_clipped_risk_by_sampling() -> None:

@@ -9,7 +9,6 @@ import torch
 
 from mergebook.lab.catalogue import get_study
 from mergebook.lab.runner import Run
-from mergebook.stability.measure import constants
 from mergebook.stability.measure.constants import stability
 from mergebook.stability.measure.retraining import drawn, retraining
 from mergebook.suites.types import (
@@ -32,38 +31,24 @@ def test_constants_of_a_zoo(tiny_zoo: Zoo) -> None:
     tables = stability(tiny_zoo, pictures=12, curved=5, singles=3, products=6, adam=5)
     curvature, gradients = pd.DataFrame(tables["curvature"]), pd.DataFrame(tables["gradients"])
     names = [*tiny_zoo.suite.tasks]
-    assert curvature["point"].unique().tolist() == ["pretrained", "average", *names]
-    own = curvature[curvature["point"].isin(names)]
-    assert (own["task"] == own["point"]).all()
-    assert curvature.groupby(["point", "of"]).size().unstack().loc["average"].to_dict() == (
-        pytest.approx({"mean": 1, "example": 6, "task": float("nan")}, nan_ok=True)
-    )
-    largest = curvature.groupby(["point", "of"])["smoothness"].max().unstack()
-    assert (largest["example"] >= largest[["mean", "task"]].max(axis=1)).all()
+    assert curvature["point"].unique().tolist() == ["pretrained"]
+    assert curvature.groupby("of").size().to_dict() == {"mean": 1, "example": 3 * len(names)}
+    largest = curvature.groupby("of")["smoothness"].max()
+    assert largest["example"] >= largest["mean"]
     assert (gradients["largest"] ** 2 >= gradients["noise"] * 11 / 12).all()
     points = pd.DataFrame(tables["points"]).set_index("point")
     start = gradients[gradients["point"] == "pretrained"]
     assert points.loc["pretrained", "loss"] == pytest.approx(start["loss"].mean())
     assert points.loc["pretrained", "dissimilarity"] == pytest.approx(start["heterogeneity"].mean())
     quick: dict[str, Any] = {"pictures": 12, "curved": 5, "singles": 3, "products": 1, "adam": 1}
-    fewer = stability(tiny_zoo, points=["pretrained"], **quick)
-    assert fewer["points"] == tables["points"][:1]
-    early = stability(tiny_zoo, points=[], after=[1, 20], learning_rate=2e-3, **quick)
-    (near, far) = early["points"]
+    early = stability(tiny_zoo, after=[1, 20], learning_rate=2e-3, **quick)
+    (first, near, far) = early["points"]
+    assert first == tables["points"][0]
     assert [near["point"], far["point"]] == ["average after 1", "average after 20"]
-    assert fewer["points"][0]["loss"] > near["loss"] > far["loss"]
+    assert first["loss"] > near["loss"] > far["loss"]
     adam = pd.DataFrame(tables["adam"])
     assert adam.groupby("task")["steps"].apply(list).tolist() == [[1, 5]] * 2
     assert adam["residual"].between(0.1, 1).all()
-
-
-def test_constants_of_the_pretrained_model_need_no_experts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "zoo_of", lambda run: "experts")
-    monkeypatch.setattr(constants, "beginning_of", lambda run: "none")
-    for points, expected in ((["pretrained"], "none"), (["pretrained", "average"], "experts")):
-        study = get_study("stability")
-        run = Run(study, "digits2", 0, settings=study.complete({"points": points}))
-        assert str(constants.zoo_for(run)) == expected
 
 
 def test_only_seen_examples_move_an_expert(tiny_zoo: Zoo) -> None:
@@ -123,8 +108,3 @@ def test_a_backbone_and_heads_are_enough(tiny: str) -> None:
     assert not zoo.experts
     assert flatten(zoo.pretrained).tolist() == flatten(dict(zoo.model.named_parameters())).tolist()
     assert {*zoo.heads} == {*zoo.suite.tasks}
-
-
-def test_unknown_points_are_refused(tiny_zoo: Zoo) -> None:
-    with pytest.raises(ValueError, match="unknown point 'end'; known: pretrained, average"):
-        stability(tiny_zoo, points=["pretrained", "end"])

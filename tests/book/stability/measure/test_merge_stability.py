@@ -25,15 +25,11 @@ QUICK: dict[str, Any] = {
 }
 
 
-def test_a_merge_is_as_stable_as_its_experts_say(tiny_zoo: Zoo) -> None:
-    tables = merge_stability(tiny_zoo, **QUICK)
-    experts, merged = (pd.DataFrame(tables[name]) for name in ("experts", "merged"))
-    merged = merged.set_index("steps")
+def test_a_merge_moves_once_it_is_trained(tiny_zoo: Zoo) -> None:
+    merged = pd.DataFrame(merge_stability(tiny_zoo, **QUICK)["merged"]).set_index("steps")
     assert merged.index.tolist() == [0, 2, 4]
-    own = experts.groupby("steps")["stability"].mean()
     assert merged.loc[0, "stability"] == 0
-    assert merged.loc[[2, 4], "stability"].tolist() == pytest.approx((own / 4).tolist())
-    assert (experts["stability"] > 0).all()
+    assert (merged.loc[[2, 4], "stability"] > 0).all()
     assert (merged["second_moment"] >= merged["squared"]).all()
     assert (merged["smoothness"] > 0).all()
 

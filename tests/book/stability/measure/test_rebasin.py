@@ -1,7 +1,6 @@
 """The study of Git Re-Basin: copies that matching must undo, and what it cannot change."""
 
 import pandas as pd
-import pytest
 import torch
 
 from mergebook.stability.measure.remedies import _compared, rebasin
@@ -35,7 +34,6 @@ def test_a_reordered_copy_is_put_back(tiny_zoo: Zoo) -> None:
     assert after["distance"] < 1e-6
     assert abs(after["barrier"]) < 1e-5
     assert after["moved"] > 0.5
-    assert after["end"] == pytest.approx(before["end"], rel=1e-4), "ζ does not see the order"
     same = list(_compared(tiny_zoo, first, first, examples=12, parts=3))[1]
     assert same["moved"] == 0
 
@@ -45,8 +43,6 @@ def test_all_pairs_are_compared(tiny_zoo: Zoo) -> None:
     table = pd.DataFrame(tables["pairs"])
     assert table.groupby(["pair", "matched"], sort=False).size().tolist() == [2] * 6
     two = table[table["pair"] != "same task"]
-    assert two[["heterogeneity", "end"]].notna().all(axis=None)
-    ends = two.pivot(index=["pair", "task"], columns="matched", values="end")
-    assert ends[True].to_numpy() == pytest.approx(ends[False].to_numpy(), rel=1e-3)
+    assert two["heterogeneity"].notna().all()
     distance = table.pivot(index=["pair", "task"], columns="matched", values="distance")
     assert (distance[True] <= distance[False] + 1e-6).all()

@@ -140,24 +140,6 @@ def test_the_rule_from_a_record() -> None:
     assert 9 * 4 * 16 * noisy**2 + 3 * 4 * 0.06 * noisy == pytest.approx(9 / 4 - 2 * 0.06 / 5)
 
 
-def test_best_lengths_and_their_slope() -> None:
-    """In seed 2 the longest is best at the smaller rate; elsewhere K falls as fast as η rises."""
-    table = measured(
-        {
-            (4e-4, 100): [1.0, 1.0, 1.0],
-            (4e-4, 200): [3.0, 3.0, 2.0],
-            (4e-4, 400): [2.0, 2.0, 3.0],
-            (8e-4, 100): [5.0, 5.0, 5.0],
-            (8e-4, 200): [4.0, 4.0, 4.0],
-        }
-    )
-    best = guides.best_lengths(pd.concat([table, table.assign(batch_size=8, loss=-9.0)]), "loss")
-    assert best["steps"].unstack().to_numpy().tolist() == [[200, 100], [200, 100], [400, 100]]
-    assert best["last"].unstack().to_numpy().tolist() == [[False] * 2, [False] * 2, [True, False]]
-    assert best.loc[(2, 4e-4), "moved"] == pytest.approx(0.16)
-    assert guides.exponents(best).tolist() == pytest.approx([-1.0, -1.0, -2.0])
-
-
 def test_costs_by_hand() -> None:
     """Two tasks, one group, two seeds; less data and the rivals do not count."""
     settings = [(4e-4, 32, 1.0, 100), (4e-4, 32, 1.0, 200), (4e-4, 8, 1.0, 50), (4e-4, 32, 0.5, 50)]

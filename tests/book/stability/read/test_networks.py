@@ -8,11 +8,8 @@ import pandas as pd
 import pytest
 
 from mergebook.stability.read.networks import (
-    backbones,
-    constants,
     fits,
     moves_with_laws,
-    slopes,
     sweeps,
     theorem_3,
 )
@@ -41,10 +38,9 @@ def retrained(powers: dict[str, float], noise: float = 4.0) -> dict[str, Any]:
 
 def test_slopes_of_powers_are_the_powers() -> None:
     powers = {"steps": 1.3, "rate": 2.0, "batch": -0.5, "examples": -1.5}
-    table = slopes(moves_with_laws(retrained(powers)))
-    for name, row in table.iterrows():
-        assert row["measured"] == pytest.approx(powers[str(name).split(",")[0]])
-        assert row["half_width"] == pytest.approx(0, abs=1e-9)
+    table = fits(moves_with_laws(retrained(powers)))
+    for sweep, row in table.droplevel(1).iterrows():
+        assert row["stability"] == pytest.approx(powers[str(sweep).split(",")[0]])
 
 
 def test_what_rounding_may_do_is_left_out() -> None:
@@ -58,7 +54,7 @@ def test_what_rounding_may_do_is_left_out() -> None:
 
 
 def test_laws_have_the_slopes_that_they_are_said_to_have() -> None:
-    table = slopes(moves_with_laws(retrained({"rate": 2.0})))
+    table = fits(moves_with_laws(retrained({"rate": 2.0}))).groupby("sweep").mean()
     printed, repaired = table["printed"], table["repaired"]
     assert printed[["steps, first pass", "steps, later passes"]].tolist() == pytest.approx([1, 1])
     assert repaired["steps, whole epochs"] == pytest.approx(2)
@@ -104,17 +100,6 @@ def measured(smoothness: float) -> dict[str, Any]:
     return tables
 
 
-def test_constants_are_means_but_of_single_examples_the_largest() -> None:
-    assert constants(measured(16.0)).to_dict() == {
-        "squared gradient": 7,
-        "noise": 1,
-        "heterogeneity": 3.5,
-        "heterogeneity, plugged in": 5,
-        "curvature": 2,
-        "curvature of an example": 24,
-    }
-
-
 @pytest.mark.parametrize("smoothness", [0.01, 1.0, 1000.0])
 def test_theorem_3_is_vacuous(smoothness: float) -> None:
     record = measured(smoothness)
@@ -127,29 +112,3 @@ def test_theorem_3_is_vacuous(smoothness: float) -> None:
         row["smoothness"] = smoothness
     assert theorem_3(record) == pytest.approx([32] * 2)
     assert pd.Series(theorem_3(record)).notna().all()
-
-
-def test_backbones_and_ratios_by_hand() -> None:
-    """η = 0.02 and the largest curvatures 10 and 30: ηLK is 1/8 at K = 1/(8 · 0.02 · 20)."""
-    curvature = [
-        {"seed": seed, "point": point, "of": of, "smoothness": value}
-        for seed, largest in ((0, 10.0), (1, 30.0))
-        for point, of, value in (
-            *(("pretrained", "example", largest), ("pretrained", "example", 1.0)),
-            *(("pretrained", "mean", largest / 5), ("average after 9", "mean", 1.0)),
-        )
-    ]
-    points = [
-        {"seed": seed, "point": point, "loss": loss, "squared": squared}
-        for seed in (0, 1)
-        for point, loss, squared in (("pretrained", 3.0, 2.0), ("average after 9", 1.0, 0.5))
-    ]
-    gradients = [
-        {"seed": seed, "point": "pretrained", "noise": 4.0, "heterogeneity": 1.0}
-        for seed in (0, 0, 1, 1)
-    ]
-    record = {"curvature": curvature, "points": points, "gradients": gradients}
-    (row,) = backbones({"perceptron, scripts": record}).to_dict("records")
-    assert [row[name] for name in ("L of the mean", "of an example", "rate")] == [4.0, 20.0, 0.02]
-    assert row["steps"] == pytest.approx(1 / (8 * 0.02 * 20))
-    assert row["Theorem 3"] >= 32

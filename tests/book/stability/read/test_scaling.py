@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 import torch
 
-from mergebook.stability.read import networks
 from mergebook.stability.read import scaling as sweep
 from mergebook.stability.theory import bounds
 
@@ -64,19 +63,6 @@ def test_changes_split_the_test_loss() -> None:
     assert found["mean"].tolist() == pytest.approx([-0.5, -0.5, 0.0])
     assert found["half_width"].tolist() == pytest.approx([0.0, 0.0, 0.0], abs=1e-12)
     assert found["low"].tolist()[0] < -0.5 < found["high"].tolist()[0]
-
-
-def test_changes_by_tasks_follow_the_tasks_of_the_smallest_merge() -> None:
-    parts = [
-        {"seed": seed, "task": task, "count": count, "loss": task + count + seed * count}
-        for seed in (0, 1)
-        for count in (2, 4)
-        for task in range(count)
-    ]
-    table = pd.DataFrame(parts).assign(method="average", train_loss=0.0)
-    found = sweep.changes_by_tasks(sweep.apart(table))
-    assert found["mean"].tolist() == pytest.approx([3.0, 0.0, 3.0])  # of 2 and 4 nats
-    assert found.loc["loss", "high"] == pytest.approx(3 + 12.706, abs=1e-3)
 
 
 def test_a_curve_has_students_interval_and_losses_their_sign() -> None:
@@ -185,23 +171,3 @@ def test_a_power_is_found_with_its_error() -> None:
         {"steps": 1.0, "share": -1.0, "batch_size": 0.0}, abs=0.01
     )
     assert (found["half_width"] < 0.05).all()
-
-
-def test_our_longest_training_is_seven_passes() -> None:
-    assert sweep.passes(800) == pytest.approx(800 * 32 / 3700)
-    assert sweep.passes(400, share=0.25) == pytest.approx(2 * sweep.passes(800))
-
-
-def test_bounds_of_one_merge_by_hand() -> None:
-    rows = [
-        {"seed": seed, "steps": steps, "loss": 1.0, "fresh_loss": 1.5 + steps + 0.1 * seed * steps}
-        | {"stability": 4.0 * steps, "second_moment": 9.0, "squared": 1.0, "smoothness": 3.0}
-        for seed in range(2)
-        for steps in (0, 1)
-    ]
-    found = networks.bounded(pd.DataFrame(rows))
-    assert found.index.tolist() == [1]
-    row = found.loc[1]
-    assert [row["error"], row["root"], row["bound"], row["lemma_1"]] == pytest.approx(
-        [1.05, 6, 12, 8]
-    )

@@ -39,13 +39,9 @@ def response(steps: int, pull: float = 0.0, **options: Any) -> Tensor:
     [
         (lambda k: sgd(k), response),
         (lambda k: momentum(k, 0.9), lambda k: response(k, momentum=0.9)),
-        (
-            lambda k: momentum(k, 0.9, nesterov=True),
-            lambda k: response(k, momentum=0.9, nesterov=True),
-        ),
         (lambda k: proximal(k, 0.1), lambda k: response(k, pull=0.1)),
     ],
-    ids=["sgd", "momentum", "nesterov", "proximal"],
+    ids=["sgd", "momentum", "proximal"],
 )
 def test_vectors_are_the_optimisers_linear_response(
     vector: Callable[[int], Tensor], real: Callable[[int], Tensor]

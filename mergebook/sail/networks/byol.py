@@ -3,18 +3,22 @@
 An online network (body, projector, predictor; weights θ) sees one view of a picture and predicts
 what a target network (body, projector; weights ξ) makes of another. The target gets no gradient: it
 follows, ξ ← τξ + (1 − τ)θ. In the end only the body is kept. The views are by `augment`: the
-paper's crops, colour jitter, blur and solarisation change a picture far more.
+paper's crops, colour jitter, blur and solarisation change a picture far more. What was learned is
+judged by simple classifiers of a frozen network's features, fitted to the training rows alone.
 """
 
 import copy
 import math
 from collections.abc import Collection
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergebook.suites.pretraining import augment
+from mergelib.evaluation.tasks import Split
 from mergelib.problems import calling
 from mergelib.training import make_optimiser, seeded, shuffled, train
 
@@ -123,3 +127,31 @@ def _check_pictures(images: Tensor) -> None:
         raise TypeError(f"pictures are {images.dtype}, expected floats in -1..1")
     if images.shape[1:] != SHAPE:
         raise ValueError(f"pictures have the shape {tuple(images.shape)}, expected (N, 3, 32, 32)")
+
+
+def linear_classifier(C: float = 0.1) -> Any:
+    """A logistic regression on standardised features; it is not fitted yet."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=1000))
+
+
+def linear_probe(train: Split, *tests: Split, C: float = 0.1) -> list[tuple[float, float]]:
+    """Loss (nats) and accuracy (0..1) on test rows of a linear classifier of features."""
+    for test in tests:
+        if strange := sorted(set(test.labels.tolist()) - set(train.labels.tolist())):
+            raise ValueError(f"class {strange[0]} of the test rows is not among the training rows")
+    model = linear_classifier(C).fit(*_arrays(train))
+    found = []
+    for test in tests:
+        features, labels = _arrays(test)
+        columns = np.searchsorted(model.classes_, labels)
+        chosen = model.predict_log_proba(features)[np.arange(len(labels)), columns]
+        found.append((-float(chosen.mean()), float(model.score(features, labels))))
+    return found
+
+
+def _arrays(rows: Split) -> tuple[np.ndarray, np.ndarray]:
+    return rows.inputs.double().cpu().numpy(), rows.labels.cpu().numpy()

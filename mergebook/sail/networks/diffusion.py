@@ -1,21 +1,26 @@
 """An autoencoder for 32x32 pictures, and SiT, the transformer that learns to draw its latents.
 
 SiT (Ma et al., 2024) is a transformer whose norms are scaled and shifted, and whose branches gated,
-by what a linear layer makes of time and class. It begins with all gates closed.
+by what a linear layer makes of time and class. It begins with all gates closed. It learns a flow on
+straight lines from data to noise: at time t a latent is x_t = (1 − t) x + t ε with ε ~ N(0, 1), and
+moves with the velocity ε − x. A network that knows the mean velocity at each x_t turns noise at
+t = 1 into data at t = 0. REPA and SAIL's appendix J pull its tokens to a pretrained network's.
 """
 
 import math
+from collections.abc import Callable
 from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from mergebook.suites.models import Attention
 from mergelib.structure import Features, Scope, describes
 
 CHANNELS, SIDE = 4, 8  # of the latents of a picture
 TIMES = 64  # sines and cosines of a moment
+Velocity = Callable[[Tensor, Tensor, Tensor], Tensor]  # of latents, times and labels
 
 
 class AutoEncoder(nn.Sequential):
@@ -112,6 +117,70 @@ class SiT(nn.Module):
         for linear in (*gates, self.modulation, self.out):
             nn.init.zeros_(linear.weight)
             nn.init.zeros_(linear.bias)
+
+
+class Projector(nn.Sequential):
+    """From tokens ``(B, 16, width)`` to as many representations ``(B, 16, size)``, as in REPA."""
+
+    def __init__(self, width: int, size: int) -> None:
+        super().__init__(
+            nn.Linear(width, 2 * width),
+            nn.SiLU(),
+            nn.Linear(2 * width, 2 * width),
+            nn.SiLU(),
+            nn.Linear(2 * width, size),
+        )
+
+
+class LatentToRepresentation(nn.Module):
+    """f_P of appendix J: latents ``(B, 4, 8, 8)`` to a representation of each patch of 2x2."""
+
+    def __init__(self, size: int, hidden: int = 32) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(CHANNELS, hidden, 3, padding=1),
+            nn.GELU(),
+            nn.Conv2d(hidden, 2 * hidden, 2, stride=2),
+            nn.GELU(),
+            nn.Conv2d(2 * hidden, size, 3, padding=1),
+        )
+
+    def forward(self, latents: Tensor) -> Tensor:
+        tokens: Tensor = self.layers(latents).flatten(2).transpose(1, 2)
+        return tokens
+
+
+def on_the_way(latents: Tensor, noise: Tensor, times: Tensor) -> Tensor:
+    """Where latents ``(B, …)`` are at times ``(B,)`` in 0..1 on their way to the noise."""
+    t = times.view(-1, *[1] * (latents.dim() - 1))
+    return (1 - t) * latents + t * noise
+
+
+def velocity_loss(velocities: Tensor, latents: Tensor, noise: Tensor) -> Tensor:
+    """Mean squared error of velocities against ε − x."""
+    return F.mse_loss(velocities, noise - latents)
+
+
+@torch.no_grad()
+def draw(
+    network: Velocity, labels: Tensor, shape: tuple[int, ...], *, steps: int, generator: Generator
+) -> Tensor:
+    """Latents of the classes ``labels``, by Euler's method from noise at t = 1 to t = 0."""
+    x = torch.randn(len(labels), *shape, generator=generator).to(labels.device)
+    for step in range(steps, 0, -1):
+        times = torch.full((len(x),), step / steps, device=x.device)
+        x = x - network(x, times, labels) / steps
+    return x
+
+
+def repa_loss(projected: Tensor, wanted: Tensor) -> Tensor:
+    """Mean of −cos over tokens, in -1..1 (REPA, Yu et al., 2024)."""
+    return -F.cosine_similarity(projected, wanted, dim=-1).mean()
+
+
+def align_loss(projected: Tensor, wanted: Tensor) -> Tensor:
+    """Mean over tokens of ‖f_P(z) − f_A(h)‖² (SAIL, Eq. 16), over the size of a representation."""
+    return F.mse_loss(projected, wanted.detach())
 
 
 def _waves(times: Tensor) -> Tensor:

@@ -1,1 +1,0 @@
-"""Learning from pictures without labels, and judging what was learned."""
