@@ -108,6 +108,20 @@ def together(load: Load) -> Iterator[Comparison]:
         if arms.SAME_RATE in {*rows["arm"]}:
             says = f"{words}: lower loss than the {arms.SAME_RATE}, at equal cost"
             yield _final(rows, cell, "SAIL", arms.SAME_RATE, says, "secondary")
+    size = {"modality": "GPT", "size": "the paper's", "start": "shared"}
+    yield comparison(
+        "GPT of the paper's size, shared start: lower loss than the nearest source alone",
+        *("SAIL", "nearest source"),
+        about=size | {"metric": "loss"},
+        result=("tinyshakespeare-arms-full", "curves"),
+        where={"step": 400},
+        by="arm",
+        value="judge",
+        falling=True,
+        unit="nats",
+        keys=SEED,
+        role="secondary",
+    )
     table = _of_main_size(_timed(load))
     averaged: dict[str, Any] = {"speed_ups": _over_targets, "keys": SEED, "role": "secondary"}
     for account in get_args(Account):
