@@ -47,6 +47,7 @@ zoo = cut(load_zoo(suite, device=DEVICE), 200)
 names = list(suite.tasks)
 vectors = {name: ml.subtract(expert, zoo.pretrained) for name, expert in zoo.experts.items()}
 SCALES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.2)
+FAST = {"split": "validation", "autocast": True}
 
 
 # %% tags=["remove-cell"]
@@ -58,8 +59,7 @@ def sweep(group):
         for scale in SCALES
         if 0.5 < scale * len(group) < 3.3  # the best scales lie well inside
     }
-    options = {"split": "validation", "autocast": True}
-    table = ml.evaluate_many(part.model, merges, part.heads, part.suite, **options)
+    table = ml.evaluate_many(part.model, merges, part.heads, part.suite, **FAST)
     table = table.groupby("candidate")[["accuracy", "loss"]].mean().reset_index(names="scale")
     return table.assign(tasks=len(group), run=" ".join(group))
 
@@ -299,8 +299,7 @@ def subsets():
 
 
 # %% tags=["remove-cell"]
-fast = {"split": "validation", "autocast": True}
-table = ml.evaluate_many(part.model, subsets(), part.heads, part.suite, **fast)
+table = ml.evaluate_many(part.model, subsets(), part.heads, part.suite, **FAST)
 grid = 100 * table.pivot(index="candidate", columns="task", values="accuracy")[three]
 line = grid.loc[["before", *(f"111 {i}" for i in range(1, len(SIXTHS)))]].set_axis(SIXTHS)
 rows = torch.stack([ml.flatten(vector) for vector in vectors.values()]).double().cpu()
@@ -556,12 +555,9 @@ shown.assign(mean=barriers.mean(axis=1)).rename_axis(columns="barrier, nats").ro
 # largest $\lambda$ of 0.1, 0.2 and 0.4 that keeps 95 % of the validation accuracy of the other seven tasks.
 
 # %% tags=["hide-input"]
-small = cut(zoo, 100)
-kept, before = (
-    accuracies(small, {"none": zoo.pretrained}, split, autocast=True).loc["none"]
-    for split in ("validation", "test")
-)
-negated = {}
+small, none, negated = cut(zoo, 100), {"none": zoo.pretrained}, {}
+kept = accuracies(small, none, "validation", autocast=True).loc["none"]
+before = accuracies(small, none, "test", autocast=True).loc["none"]
 for name, vector in vectors.items():
     others = sub_zoo(small, [task for task in names if task != name])
     for scale in (0.4, 0.2, 0.1, 0.0):  # the largest first
