@@ -4,7 +4,7 @@ The loss barrier of a line is its height above the chord (Entezari et al., 2022)
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from mergebook.lab.results import load_table
 from mergebook.suites.models import Head
 from mergebook.suites.training import Recipe, fine_tune
 from mergelib.evaluation.loops import evaluate_many
-from mergelib.evaluation.tasks import Suite
+from mergelib.evaluation.tasks import Split, Suite
 from mergelib.statedict import StateDict, lerp
 from mergelib.training import seeded
 
@@ -56,7 +56,7 @@ def loss_barrier(path: pd.DataFrame) -> float:
 class Perceptrons:
     """Three perceptrons of one task and their common frozen random head."""
 
-    suite: Suite  # with the one task
+    suite: Suite  # with the one task, and inputs as the networks take them
     model: nn.Module
     heads: dict[str, nn.Module]
     first: StateDict
@@ -82,6 +82,11 @@ def train_perceptrons(
     the head, which fixes the order of their features; only hidden units can be in another order.
     """
     name, task = next(iter(suite.tasks.items()))
+    parts = {split: getattr(task, split) for split in ("train", "validation", "test")}
+    for split, part in parts.items():
+        parts[split] = Split(nn.functional.avg_pool2d(task.transform(part.inputs), 2), part.labels)
+    task = replace(task, transform=nn.Identity(), **parts)
+    suite = replace(suite, tasks={name: task})
     generator = torch.Generator().manual_seed(draw)
     head = Head(torch.randn(len(task.class_names), WIDTH, generator=generator)).to(device)
     states = []
@@ -104,14 +109,8 @@ def train_perceptrons(
 def _perceptron(seed: int) -> nn.Module:
     """Return an untrained network: 768 averaged pixels, two linear layers, PyTorch's defaults."""
     with seeded(seed):
-        return nn.Sequential(
-            nn.AvgPool2d(2),
-            nn.Flatten(),
-            nn.Linear(3 * 16 * 16, WIDTH),
-            nn.GELU(),
-            nn.Linear(WIDTH, WIDTH),
-            nn.GELU(),
-        )
+        layers = [nn.Linear(3 * 16 * 16, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH), nn.GELU()]
+        return nn.Sequential(nn.Flatten(), *layers)
 
 
 def recorded_sweeps(records: Mapping[str, int] | None = None) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import chdtrc, stdtr, stdtrit  # scipy.stats imports for a second
 
 
 class Estimate(NamedTuple):
@@ -17,13 +17,13 @@ class Estimate(NamedTuple):
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Both ends of the confidence interval with this level."""
-        half = self.error * float(stats.t.ppf((1 + level) / 2, self.freedom))
+        half = self.error * float(stdtrit(self.freedom, (1 + level) / 2))
         return self.value - half, self.value + half
 
     def one_sided(self, bound: float) -> tuple[float, float]:
         """P-values of the hypotheses "not above the bound" and "not below it"."""
         distance = (self.value - bound) / self.error
-        return float(stats.t.sf(distance, self.freedom)), float(stats.t.cdf(distance, self.freedom))
+        return float(stdtr(self.freedom, -distance)), float(stdtr(self.freedom, distance))
 
 
 def crossed(values: np.ndarray) -> Estimate:
@@ -46,7 +46,7 @@ def crossed(values: np.ndarray) -> Estimate:
     mean = float(values.mean())
     by_row, by_column = values.mean(1), values.mean(0)
     if columns == 1 or not np.ptp(values):  # nothing varies: an interval of width zero
-        return Estimate(mean, float(stats.sem(by_row)), rows - 1)
+        return Estimate(mean, float(by_row.std(ddof=1) / np.sqrt(rows)), rows - 1)
     residual = values - by_row[:, None] - by_column + mean
     freedoms = np.array([rows - 1, columns - 1, (rows - 1) * (columns - 1)])
     squares = [columns * ((by_row - mean) ** 2).sum(), rows * ((by_column - mean) ** 2).sum()]
@@ -74,7 +74,8 @@ def log_ratio_of_spreads(first: np.ndarray, second: np.ndarray) -> Estimate:
     if len(deviations[0]) < 3 or min(means) == 0:
         raise ValueError(f"{len(deviations[0])} pairs, or a sample without spread, have no ratio")
     influence = deviations[0] / means[0] - deviations[1] / means[1]
-    return Estimate(float(np.log(means[0] / means[1])), float(stats.sem(influence)), len(first) - 1)
+    error = influence.std(ddof=1) / np.sqrt(len(influence))
+    return Estimate(float(np.log(means[0] / means[1])), float(error), len(first) - 1)
 
 
 class Pooled(NamedTuple):
@@ -103,7 +104,7 @@ def pool(estimates: Sequence[Estimate]) -> Pooled:
     inflation = max(1.0, float((weights * (values - mean) ** 2).sum()) / freedom)
     estimate = Estimate(mean, float(np.sqrt(inflation / weights.sum())), freedom)
     other = Estimate(mean, float(np.hypot(estimate.error, np.sqrt(between))), freedom)
-    p = float(stats.chi2.sf(spread, freedom))
+    p = float(chdtrc(freedom, spread))
     return Pooled(estimate, float(np.sqrt(between)), spread, p, *other.interval())
 
 
@@ -111,8 +112,8 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
     """Mean and half width of its Student-t confidence interval over independent repetitions."""
     if len(values) < 2:
         raise ValueError(f"an interval needs at least 2 repetitions, got {len(values)}")
-    error = stats.sem(values)
-    return float(np.mean(values)), float(error * stats.t.ppf((1 + level) / 2, len(values) - 1))
+    error = np.std(values, ddof=1) / np.sqrt(len(values))
+    return float(np.mean(values)), float(error * stdtrit(len(values) - 1, (1 + level) / 2))
 
 
 def over_seeds(table: pd.DataFrame, by: str | list[str], value: str = "accuracy") -> pd.DataFrame:
@@ -120,8 +121,7 @@ def over_seeds(table: pd.DataFrame, by: str | list[str], value: str = "accuracy"
     keys = [by] if isinstance(by, str) else by
     per_seed = table.groupby([*keys, "seed"], sort=False)[value].mean()
     groups = per_seed.groupby(by, sort=False).agg(list)
-    rows = [interval(values) for values in groups]
-    return pd.DataFrame(rows, index=groups.index, columns=["mean", "half_width"])
+    return pd.DataFrame(map(interval, groups), index=groups.index, columns=["mean", "half_width"])
 
 
 def paired(

@@ -43,8 +43,8 @@ zoo = load_zoo(suite, device=DEVICE)
 joint = one_question(zoo)
 TASKS = len(zoo.experts)
 SCALES = {
-    "task_arithmetic": sorted({2 / TASKS, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8}),
-    "tsv": [0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5],
+    "task_arithmetic": sorted({2 / TASKS, 0.1, 0.3, 0.4, 0.6, 0.8}),
+    "tsv": [0.5, 1.0, 1.25, 1.5, 2.0, 2.5],
 }
 DEFAULTS = {"task_arithmetic": 0.3, "tsv": 1.0}
 COUNTS = (5, 20, 100)
@@ -127,7 +127,7 @@ by_default = {method: behind_best(method, scale) for method, scale in DEFAULTS.i
 by_rule = behind_best("task_arithmetic", 2 / TASKS)
 by_task = known["tsv", 1.0, "test"].mean(1) / [own[name][0].mean() for name in suite.tasks]
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "A few labelled examples choose a scale well, but their own accuracy is too high to be reported. Eight experts of `glyphs8` (one seed), means of 10,000 random draws. Bars end at the 90th percentile; dashed and dotted lines are scales chosen without examples.", "name": "fig-choosing"}, "image": {"alt": "Two panels over 5, 20 and 100 labelled examples per task. Left, the test accuracy lost by the chosen scale falls from about 1.5 points to less than 0.2 for TSV and task arithmetic. Dashed lines show the default scales: 1.8 points lost for TSV, almost none for task arithmetic; the rule 2/T loses 0.8. Right, the accuracy on the choosing examples is too high by about 4 points with five examples, 1.3 to 1.8 with twenty and 0.5 or less with a hundred."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "A few labelled examples choose a scale well, but their own accuracy is too high to be reported. Eight experts of `glyphs8` (one seed), means of 10,000 random draws. Bars end at the 90th percentile; dashed and dotted lines are scales chosen without examples.", "name": "fig-choosing"}, "image": {"alt": "Two panels over 5, 20 and 100 labelled examples per task. Left, the test accuracy lost by the chosen scale falls from about 1.5 points to less than 0.2 for TSV and task arithmetic. Dashed lines show the default scales: 1.8 points lost for TSV, almost none for task arithmetic; the rule 2/T loses 0.8. Right, the accuracy on the choosing examples is too high by about 3.5 to 4 points with five examples, 1.2 to 1.4 with twenty and 0.5 or less with a hundred."}}
 figure, panels = plt.subplots(1, 2, figsize=(6.3, 2.9), sharey=True, width_ratios=[1.4, 1])
 places = np.arange(len(COUNTS))
 for shift, method in ((-0.06, "task_arithmetic"), (0.06, "tsv")):
@@ -176,7 +176,7 @@ display(
 #
 # Most merging methods have a scale $\lambda$, and the best scale depends on the experts. The cell
 # below merges the eight experts with TSV at three scales, and evaluates each merged model on the
-# first 20 validation images of each task and, for comparison, on all test images.
+# first 20 validation images of each task. The table also shows the accuracy on all test images.
 
 # %%
 import mergelib as ml
@@ -190,24 +190,24 @@ merges = {
     for scale in (1.0, 1.5, 2.0)
 }
 few = first(suite, validation=20)
-validation, test = {}, {}
-for scale, merged in merges.items():
-    validation[scale] = ml.evaluate(zoo.model, merged, zoo.heads, few, split="validation")
-    test[scale] = ml.evaluate(zoo.model, merged, zoo.heads, suite)
+validation = {
+    scale: ml.evaluate(zoo.model, merged, zoo.heads, few, split="validation")
+    for scale, merged in merges.items()
+}
 accuracy = {scale: table["accuracy"].mean() for scale, table in validation.items()}
 chosen = max(accuracy, key=accuracy.get)
 
 # %% tags=["remove-input"]
 shown = {
     "validation accuracy, %": accuracy,
-    "test accuracy, %": {scale: table["accuracy"].mean() for scale, table in test.items()},
+    "test accuracy, %": {scale: known["tsv", scale, "test"].mean() for scale in merges},
 }
 (100 * pd.DataFrame(shown)).rename_axis(columns="scale of TSV").round(1)
 
 # %% [markdown]
 # The choice is 1.5, which is also best on the test images. It ties with 2.0 on these validation images, and others
 # might choose another scale. The figure at the top therefore repeats the choice with
-# 10,000 random draws of validation images, for seven scales of TSV and eight of task arithmetic.
+# 10,000 random draws of validation images, for six scales of TSV and six of task arithmetic.
 # The table shows the mean test accuracy that the chosen scale loses, and in parentheses the loss that
 # one draw in ten exceeds:
 
@@ -277,9 +277,9 @@ stored.rename_axis(columns=["", "points lost"]).round(1)
 # and the right panel of the figure shows it.
 #
 # The optimism is the reason never to choose on test data. We measured it by choosing and reporting on the same random part
-# of the test images. With 20 images per task the reported accuracy is 1.3 points too high for
-# TSV, which is more than the 1.0 points that the choice gains over the default scale. With 100 images per
-# task it is 0.3 points too high.
+# of the test images. With 20 images per task the reported accuracy is 1.2 points too high for
+# TSV, which is more than the 1.1 points that the choice gains over the default scale. With 100 images per
+# task it is less than 0.3 points too high.
 #
 # The optimism shrinks as the number of examples grows, and it grows with the number of candidates. A method with many
 # settings therefore gains more from a choice on test data than the plain average, which has none. If
@@ -288,14 +288,16 @@ stored.rename_axis(columns=["", "points lost"]).round(1)
 # ## Evaluate every task
 #
 # A mean across tasks can hide a task that the merged model has lost. Divide each task's accuracy by
-# that of the task's own expert:
+# that of the task's own expert (`autocast=True` saves time on processors with bfloat16):
 
 # %%
 import pandas as pd
 
-merged, known_task = merges[1.0], test[1.0].set_index("task")["accuracy"]
+merged = merges[1.0]
+table = ml.evaluate(zoo.model, merged, zoo.heads, suite, autocast=True)
+known_task = table.set_index("task")["accuracy"]
 experts = [
-    ml.evaluate(zoo.model, expert, zoo.heads, suite, tasks=[task])
+    ml.evaluate(zoo.model, expert, zoo.heads, suite, tasks=[task], autocast=True)
     for task, expert in zoo.experts.items()
 ]
 expert_accuracy = pd.concat(experts).set_index("task")["accuracy"]
@@ -337,7 +339,8 @@ worst.round(0).astype(int)
 from mergebook.chapters.joint_head import one_question
 
 joint = one_question(zoo)
-unknown_task = ml.evaluate(joint.model, merged, joint.heads, joint.suite)["accuracy"]
+table = ml.evaluate(joint.model, merged, joint.heads, joint.suite, autocast=True)
+unknown_task = table["accuracy"]
 means = {"task known": known_task.mean(), "task unknown": unknown_task.mean()}
 pd.DataFrame(100 * pd.Series(means), columns=["test accuracy, %"]).round(1)
 
@@ -560,12 +563,11 @@ written_both(both).set_axis(columns, axis=1)
 single = stacked("tsv", "test")[:1]
 gaps = sampled(single, 20)[0] - single.mean()
 counted = known["tsv", 1.0, "test"].mean(1)
-evaluated = test[1.0]["accuracy"]
 
 # %% tags=["hide-input", "nbval-check-output"]
 error = np.std(gaps) / np.sqrt(len(gaps))
 print("one candidate, no optimism:", abs(np.mean(gaps)) < 4 * error)
-print("counts agree with ml.evaluate:", abs(counted - evaluated).max() < 0.02)
+print("counts agree with ml.evaluate:", abs(counted - known_task).max() < 0.02)
 print("worked example agrees with crossed:", abs((high - low) / 2 - 4.6) < 0.05)
 
 # %% tags=["remove-cell"]
@@ -588,23 +590,23 @@ assert worst.loc["EffNet 8", "TSV"].round(0).tolist() == [73, 52]
 if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
     assert abs(lost["tsv", 20] - 0.7) < 0.08
     assert abs(unlucky["tsv", 20] - 2.1) < 0.1
-    assert lost.xs(5, level=1).sub(1.55).abs().max() < 0.2
-    assert overstated.xs(5, level=1).sub(4).abs().max() < 0.5
-    assert overstated.xs(20, level=1).between(1.2, 1.85).all()
+    assert lost.xs(5, level=1).sub(1.5).abs().max() < 0.1
+    assert overstated.xs(5, level=1).between(3.3, 4.1).all()
+    assert overstated.xs(20, level=1).between(1.1, 1.45).all()
     assert overstated.xs(100, level=1).max() < 0.55
     assert lost["task_arithmetic", 5].round(1) == 1.5
     assert by_default["task_arithmetic"] < 0.1
     assert round(by_rule, 1) == 0.8
     assert lost.xs(100, level=1).max() < 0.2
-    assert abs(overstated["tsv", 20] - 1.3) < 0.1
-    assert abs(overstated["tsv", 100] - 0.3) < 0.05
-    assert abs(by_default["tsv"] - lost["tsv", 20] - 1.0) < 0.1
+    assert 1.1 < overstated["tsv", 20] < 1.25
+    assert overstated["tsv", 100] < 0.3
+    assert abs(by_default["tsv"] - lost["tsv", 20] - 1.1) < 0.08
     assert kept.idxmin() == "braille"
     assert kept.round().sort_values().iloc[:2].tolist() == [38, 63]
     assert chosen == 1.5
     assert accuracy[1.5] == accuracy[2.0] > accuracy[1.0]
-    assert max(test, key=lambda scale: test[scale]["accuracy"].mean()) == 1.5
-    assert [len(scales) for scales in SCALES.values()] == [8, 7]
+    assert max(merges, key=lambda scale: accuracy_of("tsv", scale)) == 1.5
+    assert [len(scales) for scales in SCALES.values()] == [6, 6]
 
 # %% tags=["remove-cell"]
 assert by_head.loc["pretrained", "fitted"] > merging["frozen"].max() + 3
@@ -677,7 +679,7 @@ assert abs(optimism - 6.4) < 0.3
 assert abs(single_error - 3.6) < 0.05
 
 # %% [markdown]
-# TSV has seven scales, and neighbouring scales err on the same images. Candidates from different methods are less alike, and
+# TSV has six scales, and neighbouring scales err on the same images. Candidates from different methods are less alike, and
 # choosing among them has more optimism.
 #
 # ````{solution-end}

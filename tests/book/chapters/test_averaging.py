@@ -14,7 +14,6 @@ from mergebook.chapters.averaging import (
     walk,
 )
 from mergebook.lab.comparison import only
-from mergebook.suites.models import scale_pixels
 from mergebook.suites.training import Recipe
 from mergebook.suites.zoo import Zoo
 from mergelib.align import activation_matching
@@ -50,7 +49,7 @@ def test_perceptrons_share_their_initial_weights(digits: Suite) -> None:
     for key in networks.first:
         assert torch.equal(networks.first[key], again.first[key])
     near, far = (
-        (networks.first["2.weight"] - other["2.weight"]).norm()
+        (networks.first["1.weight"] - other["1.weight"]).norm()
         for other in (networks.same, networks.separate)
     )
     assert 0 < near < 0.7 * far
@@ -58,11 +57,11 @@ def test_perceptrons_share_their_initial_weights(digits: Suite) -> None:
 
 def test_matching_lowers_the_barrier_of_separate_initialisations(digits: Suite) -> None:
     suite = only(digits, list(digits.tasks)[:1])
-    (task,) = suite.tasks.values()
     networks = train_perceptrons(suite, Recipe(learning_rate=3e-3, epochs=12))
     assert networks.separate is not None
+    (task,) = networks.suite.tasks.values()
     matched = activation_matching(
-        networks.first, networks.separate, networks.model, scale_pixels(task.train.inputs)
+        networks.first, networks.separate, networks.model, task.train.inputs
     )
     before, after = (loss_barrier(networks.walk(end)) for end in (networks.separate, matched.state))
     assert after < 0.6 * before
