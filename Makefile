@@ -12,7 +12,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python;
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo "$$python"; break; }; done)
 
-TEST_ARGS ?= -n 2 --dist loadfile
+TEST_ARGS ?= -n 2 --dist worksteal
 SUITE ?= glyphs8
 DEVICE ?= cpu
 ONLY  ?=
