@@ -12,7 +12,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python;
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo "$$python"; break; }; done)
 
-TEST_ARGS ?= -n 2 --dist loadfile
+TEST_ARGS ?= -n 2 --dist worksteal
 SUITE ?= glyphs8
 DEVICE ?= cpu
 ONLY  ?=
@@ -40,13 +40,13 @@ test: $(READY) ## run the tests of the package, the notebooks' pairing and the t
 faults: $(READY) ## the long suites of kills, races and damaged files (MERGELIB_FAULTS=0.1: a tenth of them)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults tests/library/faults
 
-bare: ## run the library's tests against the built wheel with what it requires and nothing more
+bare: $(READY) ## run the library's tests against the built wheel with what it requires and nothing more
 	rm -rf .venv-bare build
-	$(PYTHON) -m venv .venv-bare
+	$(BIN)/python -m venv .venv-bare
+	$(BIN)/python tools/bare.py .venv-bare
 	.venv-bare/bin/pip wheel -q --disable-pip-version-check --no-deps -w .venv-bare/dist .
-	.venv-bare/bin/pip install -q --disable-pip-version-check $(addprefix -c ,$(CONSTRAINTS)) \
-		.venv-bare/dist/*.whl pytest pytest-xdist hypothesis
-	OMP_NUM_THREADS=1 .venv-bare/bin/pytest $(TEST_ARGS) tests/library
+	.venv-bare/bin/pip install -q --disable-pip-version-check --no-index .venv-bare/dist/*.whl
+	OMP_NUM_THREADS=1 .venv-bare/bin/python -P -m pytest $(TEST_ARGS) tests/library
 
 oldest: ## run the tests with the oldest versions that pyproject.toml allows
 	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
@@ -70,7 +70,7 @@ nbval: $(READY) ## re-run committed notebooks as tests, with nbval (ONLY="04-low
 	TQDM_DISABLE=1 OMP_NUM_THREADS=2 $(BIN)/python -m pytest --nbval-lax --nbval-current-env \
 		$(if $(ONLY),$(ONLY:%=notebooks/%.ipynb),notebooks)
 
-alternate: $(READY) ## run every notebook with another seed at the smallest profile
+alternate: $(READY) ## run the notebooks that depend on it with another seed at the smallest profile
 	$(BIN)/python tools/execute.py --output _build/alternate -p SEED 1 -p PROFILE smoke
 
 book: executed ## execute every notebook and build the site into _build/html

@@ -7,7 +7,7 @@ from hypothesis import settings
 
 from mergelib import registry
 
-settings.register_profile("patient", deadline=None)
+settings.register_profile("patient", deadline=None, max_examples=40)
 settings.load_profile("patient")
 
 

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import io
 import os
+import re
 import shutil
 import sys
 import time
@@ -63,6 +64,16 @@ def read_source(path: Path) -> NotebookNode:
         cell.id = f"{digest}-{repeat}" if repeat else digest
         cell.metadata = {k: v for k, v in cell.metadata.items() if k in ("tags", "mystnb")}
     return notebook
+
+
+def depends_on(notebook: NotebookNode, parameters: Iterable[str]) -> bool:
+    """Whether the code of a notebook uses one of these beside the cell that sets them."""
+    used = [
+        cell.source
+        for cell in notebook.cells
+        if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", ())
+    ]
+    return bool(re.search(rf"\b({'|'.join(parameters)})\b", "\n".join(used)))
 
 
 def merge_streams(outputs: Iterable[NotebookNode]) -> list[NotebookNode]:
@@ -145,7 +156,11 @@ def execute(name: str, output: Path, parameters: dict[str, object]) -> tuple[str
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="notebooks to run, such as 10-cart (all of them)")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        help="notebooks to run, such as 10-cart (all, or all that use a parameter of -p)",
+    )
     parser.add_argument("--write", action="store_true", help="refresh the committed notebooks too")
     parser.add_argument(
         "--compare", action="store_true", help="fail where a checked cell is not as committed"
@@ -160,7 +175,11 @@ def main() -> int:
     if (args.write or args.compare) and parameters:
         parser.error("--write and --compare keep the default parameters: leave -p out")
     known = sorted(path.stem for path in SOURCES.glob("*.py"))
-    names = [Path(name).stem for name in args.names] or known
+    names = [Path(name).stem for name in args.names] or [
+        name
+        for name in known
+        if not parameters or depends_on(read_source(SOURCES / f"{name}.py"), parameters)
+    ]
     if unknown := sorted(set(names) - set(known)):
         parser.error(f"no such notebook: {', '.join(unknown)}; there are {', '.join(known)}")
 

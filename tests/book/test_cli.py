@@ -45,9 +45,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, "digits", family)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("quick")
 def test_demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real one; a second run trains nothing and finds the same."""
+    """A second run trains nothing and finds the same."""
+    family = replace(FAMILIES["digits"], recipe=Recipe(epochs=5))
+    monkeypatch.setitem(FAMILIES, "digits", family)
     folder = tmp_path / "out"
     printed = succeed(run, "demo", "--suite", "digits2", "--output", folder)
     assert sorted(file.name for file in folder.iterdir()) == ["digits2.csv", "digits2.png"]
@@ -113,6 +115,7 @@ def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     output = tmp_path / "results" / "digits2.json"
     grids = 'grids={"average": {}, "ties": {"scale": [1.0]}}'
     options = ["--suite", "digits2", "--seeds", "2", "--profile", "smoke", "--set", grids]
+    options += ["--model", "vit_small"]
     one = ["--seeds", "1", "--tasks", "digits_low", "--set", "methods=average"]
     succeed(run, "measure", "baselines", *options[:6], *one, "-o", output)
     assert {row["task"] for row in read_result(output)["test"]} == {"digits_low"}
@@ -147,7 +150,7 @@ def test_a_result_of_the_book_is_measured_again(
     """By its name alone, into results/; then one more seed, into the same file."""
     monkeypatch.chdir(tmp_path)
     table: dict[str, Any] = {"study": "interference", "suite": "digits2", "seeds": 1}
-    table["settings"] = {"rank_ratios": [0.5], "pictures": 5}
+    table |= {"model": "vit_small", "settings": {"rank_ratios": [0.5], "pictures": 5}}
     monkeypatch.setattr("mergebook.lab.catalogue.entries", lambda: {"low": table})
     monkeypatch.setattr(
         "mergebook.lab.runner.load_suite", partial(suites.load_suite, profile="smoke")

@@ -42,7 +42,17 @@ def python(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+QUICK = """
+from dataclasses import replace
+from mergebook import cli
+from mergebook.suites.families import FAMILIES
+from mergebook.suites.training import Recipe
+
+FAMILIES["digits"] = replace(FAMILIES["digits"], recipe=Recipe(epochs=1))
+cli.main()
+"""
+
+
 def test_a_new_study_is_a_file_and_an_entry(copy: Path) -> None:
     files = example("## Add a study")
     assert len(files) == 2
@@ -51,7 +61,7 @@ def test_a_new_study_is_a_file_and_an_entry(copy: Path) -> None:
             file.write("\n" + text)
     output = copy / "smoke.json"
     options = ("--profile", "smoke", "--seeds", "1", "-o", str(output))
-    python(copy, "-m", "mergebook", "measure", "digits2-distances", *options)
+    python(copy, "-c", QUICK, "measure", "digits2-distances", *options)
     made = read_result(output)
     assert made["provenance"]["settings"] == {"order": 1.0}
     table = pd.DataFrame(made["test"]).set_index(["seed", "task"])

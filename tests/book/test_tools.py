@@ -10,7 +10,7 @@ import nbformat
 import numpy as np
 import pytest
 import stage
-from execute import differences, merge_streams, read_source, with_outputs
+from execute import depends_on, differences, merge_streams, read_source, with_outputs
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 
@@ -31,6 +31,14 @@ def test_cell_ids_follow_the_text_and_stay_unique(tmp_path: Path) -> None:
     assert len(set(ids)) == 3
     source.write_text("# %%\nz = 0\n\n# %%\nx = 1\n\n# %%\nx = 1\n\n# %%\ny = 2\n")
     assert [cell.id for cell in read_source(source).cells][1:] == ids
+
+
+def test_a_notebook_depends_on_the_parameters_that_its_code_uses(tmp_path: Path) -> None:
+    source = tmp_path / "a.py"
+    text = '# %% [markdown]\n# SEED\n\n# %% tags=["parameters"]\nSEED = 0\nPROFILE = ""\n\n# %%\n'
+    source.write_text(f"{text}load(profile=PROFILE, what=SEEDS)\n")
+    assert depends_on(read_source(source), ["SEED", "PROFILE"])
+    assert not depends_on(read_source(source), ["SEED"])
 
 
 def test_only_outputs_and_counts_are_taken_from_the_executed_notebook(tmp_path: Path) -> None:

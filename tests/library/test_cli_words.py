@@ -1,7 +1,6 @@
 """The command line's own words: version, completion, options in messages, warnings in one line."""
 
-import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -24,34 +23,32 @@ def call(
     return int(left.value.code or 0), printed.out, printed.err
 
 
-def test_version_of_a_module() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "mergelib", "--version"],
-        capture_output=True,
-        text=True,
-        cwd=Path(ml.__file__).parents[1],
-        timeout=120,
-    )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"mergelib {ml.__version__}\n", "")
+def test_version_of_a_module(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mergelib/__main__.py", "--version"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        runpy.run_module("mergelib", run_name="__main__")
+    assert capsys.readouterr() == (f"mergelib {ml.__version__}\n", "")
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [("mergelib merge low_r", "low_rank_task_arithmetic"), ("mergelib meth", "methods")],
 )
-def test_completion(words: str, expected: str) -> None:
+def test_completion(
+    words: str,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """As the shell asks for it; the program's name is that of the installed script."""
-    program = "import sys; sys.argv = ['mergelib']; from mergelib.cli import main; main()"
-    asked = {"_MERGELIB_COMPLETE": "complete_bash", "COMP_WORDS": words}
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=Path(ml.__file__).parents[1],
-        env={**os.environ, **asked, "COMP_CWORD": str(len(words.split()) - 1)},
-        timeout=120,
-    )
-    assert (ran.stdout.split(), ran.stderr) == ([expected], "")
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None)
+    monkeypatch.setenv("_MERGELIB_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    _, out, err = call(monkeypatch, capsys)
+    assert (out.split(), err) == ([expected], "")
 
 
 def test_completion_can_be_installed(

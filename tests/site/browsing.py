@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import yaml
-from playwright.sync_api import ConsoleMessage, Page, Response, Route
+from playwright.sync_api import ConsoleMessage, Page, Request, Response
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(os.environ.get("MERGELIB_SITE", ROOT / "_build" / "html"))
@@ -29,14 +29,14 @@ PAGES = list(contents(yaml.safe_load((ROOT / "_toc.yml").read_text())))
 class Visitor:
     """One tab that remembers what went wrong: console errors, failed requests, calls abroad."""
 
-    def __init__(self, page: Page, address: str, theme: str) -> None:
-        self.page, self.address, self.theme = page, address, theme
+    def __init__(self, page: Page, address: str) -> None:
+        self.page, self.address = page, address
         self.problems: list[str] = []
         self.loaded: set[Path] = set()  # the files of the site that the tab asked for
         page.on("console", self._console)
         page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
         page.on("response", self._response)
-        page.route("**/*", self._route)
+        page.on("request", self._request)
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type == "error":
@@ -48,12 +48,9 @@ class Visitor:
         elif response.url.startswith(self.address):
             self.loaded.add(SITE / unquote(urlsplit(response.url).path).lstrip("/"))
 
-    def _route(self, route: Route) -> None:
-        if route.request.url.startswith((self.address, "data:", "blob:")):
-            route.continue_()
-        else:
-            self.problems.append(f"asks another host: {route.request.url}")
-            route.abort()
+    def _request(self, request: Request) -> None:
+        if not request.url.startswith((self.address, "data:", "blob:")):
+            self.problems.append(f"asks another host: {request.url}")
 
     def weight(self, *, images: bool = True) -> int:
         """Return the uncompressed bytes of all that the tab has loaded."""

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Literal
 
 import pytest
 from browsing import SITE, Visitor
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -43,19 +42,25 @@ def browser() -> Iterator[Browser]:
     executable = next(found, None)
     if executable is None:
         unavailable("no Chromium: install it, or name it in the variable CHROMIUM")
+    here_only = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        launched = playwright.chromium.launch(
+            executable_path=executable, args=["--no-sandbox", here_only]
+        )
         yield launched
         launched.close()
 
 
+@pytest.fixture(scope="session")
+def laptop(browser: Browser) -> BrowserContext:
+    """What all pages share: the files that several of them load are read once."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
+    context.add_init_script("localStorage.setItem('mode', 'auto')")
+    return context
+
+
 @pytest.fixture
-def visit(browser: Browser, address: str, request: pytest.FixtureRequest) -> Iterator[Visitor]:
-    """A visitor with a laptop; the parameter is the theme, light by default."""
-    theme: Literal["light", "dark"] = getattr(request, "param", "light")
-    context = browser.new_context(
-        viewport={"width": 1280, "height": 900}, color_scheme=theme, reduced_motion="reduce"
-    )
-    context.add_init_script(f"localStorage.setItem('mode', '{theme}')")
-    yield Visitor(context.new_page(), address, theme)
-    context.close()
+def visit(laptop: BrowserContext, address: str) -> Iterator[Visitor]:
+    page = laptop.new_page()
+    yield Visitor(page, address)
+    page.close()

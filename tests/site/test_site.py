@@ -5,6 +5,7 @@ import subprocess
 from html import unescape
 from importlib.resources import files
 from pathlib import PurePosixPath
+from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -13,9 +14,8 @@ from browsing import PAGES, ROOT, SITE, Visitor
 from playwright.sync_api import Page
 from reference import all_methods
 
-WIDTHS = (1280, 390)  # a laptop, a phone
+WIDTHS = (390, 1280)  # a phone, a laptop
 every_page = pytest.mark.parametrize("path", PAGES)
-both_themes = pytest.mark.parametrize("visit", ["light", "dark"], indirect=True)
 
 # What is left standing when a directive, a role or a formula was not understood.
 RAW_MARKUP = re.compile(
@@ -45,10 +45,11 @@ HEAVY = {"notebooks/90-claims-ledger": 1_700_000}
 HEAVIEST_WITH_FIGURES = {"book/intro": 500_000, "notebooks/04-low-rank-merging": 1_500_000}
 # Faults of the theme itself, on every page of it, that this book cannot mend.
 AXE_BASELINE: set[str] = set()
+COLOURS = "runOnly: ['color-contrast', 'link-in-text-block']"
+ALL_BUT_COLOURS = "rules: {'color-contrast': off, 'link-in-text-block': off}"
 
 
 @every_page
-@both_themes
 def test_a_page_is_whole(visit: Visitor, path: str) -> None:
     visit.open(path)
     page = visit.page
@@ -76,16 +77,17 @@ def test_a_page_is_whole(visit: Visitor, path: str) -> None:
     if path in FINISHED:
         bottom = "document.querySelector('article img').getBoundingClientRect().bottom"
         assert page.evaluate(bottom) <= 900, "the first screen has no whole figure"
-    a_page_is_accessible(page)
-    if visit.theme == "light":  # what the other theme repeats
-        images_are_described(page)
-        assert not blocks_that_are_cut(page)
+    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    assert violations(page, ALL_BUT_COLOURS) == {}
+    images_are_described(page)
+    assert not blocks_that_are_cut(page)
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
         overflow = page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
         assert overflow <= 0, f"{overflow} px too wide at {width}"
+    colours_are_readable(page)
     assert visit.problems == []
 
 
@@ -100,16 +102,57 @@ def images_are_described(page: Page) -> None:
         assert not re.search(r"\.(png|svg|jpe?g)$|^[_./\w-]+$", alt), f"a file name: {alt!r}"
 
 
-def a_page_is_accessible(page: Page) -> None:
-    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
-    options = "{resultTypes: ['violations'], preload: false}"  # preloading asks for stylesheets
-    violations = page.evaluate(f"axe.run(document, {options}).then(result => result.violations)")
-    serious = {
+def violations(page: Page, rules: str) -> dict[str, list[str]]:
+    """Return what axe finds serious or critical, with the first elements."""
+    options = f"{{resultTypes: ['violations'], preload: false, {rules}}}"  # preloads stylesheets
+    found = page.evaluate(
+        f"off => axe.run(document, {options}).then(result => result.violations)", {"enabled": False}
+    )
+    return {
         item["id"]: [node["html"][:200] for node in item["nodes"][:3]]
-        for item in violations
+        for item in found
         if item["impact"] in ("serious", "critical") and item["id"] not in AXE_BASELINE
     }
-    assert serious == {}
+
+
+LOOKS = """() => {
+    window.looks ??= new Map();
+    for (const each of document.querySelectorAll("body *")) {
+        const style = getComputedStyle(each), shown = each.getBoundingClientRect().width > 1;
+        const of = ["color", "backgroundColor", "opacity", "visibility", "fontSize", "fontWeight"];
+        looks.set(each, [looks.get(each), shown, ...of.map(name => style[name])].join());
+    }
+}"""
+THREE_OF_A_KIND = """() => {
+    const all = [...document.querySelectorAll("body *")], kinds = new Map(), counts = {};
+    for (const each of all) {
+        const outer = each.parentElement, same = looks.get(each) === looks.get(outer);
+        kinds.set(each, (kinds.get(outer) ?? "") + (same ? "" : looks.get(each)));
+    }
+    for (const each of all.reverse()) {
+        if (each.children.length) continue;
+        const kind = kinds.get(each) + (each.textContent.trim() ? "text" : "");
+        counts[kind] = (counts[kind] ?? 0) + 1;
+        if (counts[kind] > 3) each.remove();
+    }
+}"""
+
+
+def choose(page: Page, theme: Literal["light", "dark"]) -> None:
+    page.emulate_media(color_scheme=theme)
+    page.wait_for_function("theme => document.documentElement.dataset.theme === theme", arg=theme)
+
+
+def colours_are_readable(page: Page) -> None:
+    """In both themes; of elements that look alike in both, three are left on the page for axe."""
+    theme: Literal["light", "dark"]
+    for theme in ("light", "dark"):
+        choose(page, theme)
+        page.evaluate(LOOKS)
+    page.evaluate(THREE_OF_A_KIND)
+    for theme in ("dark", "light"):
+        choose(page, theme)
+        assert violations(page, COLOURS) == {}, theme
 
 
 def blocks_that_are_cut(page: Page) -> list[str]:
@@ -211,10 +254,11 @@ def test_search_finds_terms_methods_and_messages(visit: Visitor) -> None:
     assert visit.problems == []
 
 
-@both_themes
-def test_the_theme_is_the_reader_s(visit: Visitor) -> None:
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_theme_is_the_reader_s(visit: Visitor, theme: Literal["light", "dark"]) -> None:
+    visit.page.emulate_media(color_scheme=theme)
     visit.open(PAGES[0])
-    theme = visit.page.evaluate("document.documentElement.dataset.theme")
+    assert visit.page.evaluate("document.documentElement.dataset.theme") == theme
     ground = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
     levels = [int(level) for level in re.findall(r"\d+", ground)[:3]]
     assert max(levels) < 64 if theme == "dark" else min(levels) > 224

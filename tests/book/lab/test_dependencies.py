@@ -2,6 +2,8 @@
 
 import shutil
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,20 @@ import pytest
 import mergelib
 from mergebook.cart.measure.experiments import baselines
 from mergebook.cogram.measure import fusion
+from mergebook.lab import dependencies
 from mergebook.lab.dependencies import code_key
 
 BOTH = {"cart", "cogram"}
 MEASURE = "mergebook/cart/measure/experiments.py"
 ROOT = Path(mergelib.__file__).parents[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def remembered() -> Iterator[None]:
+    """Most files are the same in all copies."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dependencies, "form", cache(dependencies.form))
+        yield
 
 
 @pytest.fixture(scope="module")

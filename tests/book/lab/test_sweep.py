@@ -16,8 +16,11 @@ from typing import Any
 
 import filelock
 import pytest
+import torch
 
 from mergebook.lab import sweep
+from mergebook.lab.measuring import Measurement, measure
+from mergebook.stability.measure.scaling import scaling
 
 try:
     from joblib.externals import cloudpickle  # joblib's own copy, up to 1.5
@@ -169,7 +172,8 @@ def test_what_a_sweep_refuses(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_nodes_of_ray_give_the_same_table(tmp_path: Path, two_nodes: Any) -> None:
+def test_two_nodes_of_ray_give_the_same_tables(tmp_path: Path, two_nodes: Any) -> None:
+    """Of runs one of which fails, and of a study, with as many threads as this process has."""
     two_nodes.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     runs = squares(tmp_path, 6, seconds=0.3)
     broken = tmp_path / "broken"
@@ -184,6 +188,28 @@ def test_two_nodes_of_ray_give_the_same_table(tmp_path: Path, two_nodes: Any) ->
     assert measured(tmp_path) == {str(number): 1 + (number == 2) for number in range(6)}
     serial = sweep.map(squares(tmp_path, 6), folder=tmp_path / "serial", backend="serial")
     assert table(outcomes) == table(serial) == expected(6)
+
+    settings = {"steps": [1], "groups": 1, "size": 2, "rivals": (), "pictures": 8, "seen": 8}
+    plan = Measurement(
+        scaling,
+        "digits2",
+        range(1),
+        options={"profile": "smoke"},
+        settings={**settings, "batch_size": 4},
+        points=[{"learning_rate": rate} for rate in (1e-3, 4e-3)],
+    )
+
+    def study(backend: sweep.Backend) -> dict[str, Any]:
+        record = measure(plan, backend=backend, folder=tmp_path / f"study-{backend}")
+        assert len(list((tmp_path / f"study-{backend}").glob("*.json"))) == 2
+        return {name: rows for name, rows in record.items() if name != "provenance"}
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert study("ray") == study("serial")
+    finally:
+        torch.set_num_threads(threads)
 
 
 DAMAGED = [

@@ -269,6 +269,7 @@ import json, os, signal, sys, time
 from pathlib import Path
 from dataclasses import replace
 import torch
+import torch._dynamo  # which every child would import with its first optimiser
 from mergebook.suites import models, zoo
 from mergebook.suites.families import FAMILIES
 from mergebook.suites.loading import load_suite

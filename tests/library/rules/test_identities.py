@@ -52,6 +52,7 @@ def assert_near(actual: State, expected: State, room: float = 1) -> None:
         torch.testing.assert_close(actual[key], tensor, rtol=bound, atol=bound)
 
 
+@settings(max_examples=20)
 @given(family=families(), count=st.integers(1, 5), ratio=RATIOS, t=st.floats(0, 1))
 def test_equal_experts_give_themselves(family: Family, count: int, ratio: float, t: float) -> None:
     pretrained, (expert, *_) = family
@@ -100,7 +101,7 @@ ORDERLESS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "options"), ORDERLESS)
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(family=families(fewest=2), data=st.data())
 def test_order_of_experts_is_irrelevant(
     name: str, options: dict[str, Any], family: Family, data: st.DataObject
@@ -127,7 +128,7 @@ SCALED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "options"), SCALED)
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(family=families())
 def test_scale_0_gives_the_base_to_the_bit(
     name: str, options: dict[str, Any], family: Family
@@ -138,7 +139,7 @@ def test_scale_0_gives_the_base_to_the_bit(
 
 
 @pytest.mark.parametrize(("name", "options"), SCALED)
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(family=families(), scale=st.floats(-2, 2))
 def test_scale_stretches_the_merged_task_vector(
     name: str, options: dict[str, Any], family: Family, scale: float
@@ -191,6 +192,7 @@ def test_ties_of_one_expert_only_trims(family: Family, data: st.DataObject) -> N
     torch.testing.assert_close(actual, torch.where(kept, change, 0.0), rtol=1e-9, atol=1e-9)
 
 
+@settings(max_examples=20)
 @given(family=families(), shift=st.integers(-3, 3))
 def test_moving_everything_moves_the_result(family: Family, shift: int) -> None:
     """Methods on task vectors do not know where the origin lies; SLERP alone does."""

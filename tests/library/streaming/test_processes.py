@@ -86,25 +86,29 @@ import json, sys, torch
 from pathlib import Path
 import mergelib
 
-folder, names = Path(sys.argv[1]), sys.argv[2:]
+folder, limit, names = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 torch.set_num_threads(1)
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
+def merge(size):
+    files = sorted((folder / size).glob("*.safetensors"))[: 3 if name == "slerp" else None]
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak()
+    out = folder / "out.safetensors"
+    mergelib.merge_files(name, files[1:], out, pretrained=files[0], overwrite=True)
+    return peak() - before
+
 peaks = {}
 for name in names:
     # The small one loads whatever loads on first use; pages of libraries that the system takes
-    # away and brings back come on top of some runs, so the least of several counts.
-    for size in ("small", "large", "large"):
-        files = sorted((folder / size).glob("*.safetensors"))[: 3 if name == "slerp" else None]
-        Path("/proc/self/clear_refs").write_text("5")
-        before = peak()
-        out = folder / "out.safetensors"
-        mergelib.merge_files(name, files[1:], out, pretrained=files[0], overwrite=True)
-        if size == "large":
-            peaks[name] = min(peak() - before, peaks.get(name, sys.maxsize))
+    # away and brings back come on top of some runs, so one that is too high gets a second try.
+    merge("small")
+    peaks[name] = merge("large")
+    if peaks[name] > limit:
+        peaks[name] = merge("large")
 print(json.dumps(peaks))
 """
 
@@ -113,15 +117,15 @@ print(json.dumps(peaks))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_memory_is_bounded_by_the_largest_tensor(tmp_path: Path, dtype: torch.dtype) -> None:
     """Of a language model's shapes: at most (experts + 3) copies of the largest."""
-    experts, entries = 4, 8192 * 256
-    shapes = {"embed.weight": (8192, 256)} | {f"w{i}": (2048, 256) for i in range(2)}
+    experts, entries = 4, 16384 * 128
+    shapes = {"embed.weight": (16384, 128)} | {f"w{i}": (4096, 128) for i in range(2)}
     for size, shrink in (("small", 64), ("large", 1)):
         for i in range(experts + 1):
             state = {k: torch.randn(a // shrink, b // shrink) for k, (a, b) in shapes.items()}
             state = {k: v.to(dtype) for k, v in state.items()}
             save_state_dict(state, tmp_path / size / f"{i}.safetensors")
-    peaks = json.loads(run_script(MEMORY, tmp_path, *method_names()))
     limit = entries * (experts * dtype.itemsize + 3 * 4)
+    peaks = json.loads(run_script(MEMORY, tmp_path, limit, *method_names()))
     assert max(peaks.values()) < limit, {k: v / entries for k, v in peaks.items()}
     assert min(peaks.values()) > entries * dtype.itemsize, peaks  # so something was measured
 

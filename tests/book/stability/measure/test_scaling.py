@@ -2,7 +2,6 @@
 
 import copy
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,8 +10,6 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad
 
-from mergebook.lab.measuring import Measurement, measure
-from mergebook.lab.sweep import Backend
 from mergebook.stability.measure.scaling import TOTALS, draw_groups, scaling
 from mergebook.suites.training import checkpoints
 from mergebook.suites.types import (
@@ -219,30 +216,3 @@ def test_what_cannot_be_merged_is_refused_before_any_training(
     monkeypatch.setattr("mergebook.stability.measure.scaling.checkpoints", pytest.fail)
     with pytest.raises(ValueError, match=message):
         scaling(tiny_zoo, **{**QUICK, **wrong})
-
-
-@pytest.mark.slow
-def test_two_nodes_of_ray_measure_the_same_sweep(tmp_path: Path, two_nodes: Any) -> None:
-    """Two settings: as this process measures them by itself, with as many threads."""
-    threads = torch.get_num_threads()
-    small = {**QUICK, "steps": [1, 2], "batch_size": 4, "pictures": 8, "seen": 8}
-    plan = Measurement(
-        scaling,
-        "digits2",
-        range(1),
-        model="vit_small",
-        options={"profile": "smoke"},
-        settings=small,
-        points=[{"learning_rate": rate} for rate in (1e-3, 4e-3)],
-    )
-
-    def sweep(backend: Backend) -> dict[str, Any]:
-        record = measure(plan, backend=backend, folder=tmp_path / backend)
-        assert len(list((tmp_path / backend).glob("*.json"))) == 2
-        return {name: rows for name, rows in record.items() if name != "provenance"}
-
-    torch.set_num_threads(1)
-    try:
-        assert sweep("ray") == sweep("serial")
-    finally:
-        torch.set_num_threads(threads)

@@ -47,11 +47,11 @@ def encoder() -> SentenceEncoder:
     return backbone
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two tasks of a few different sentences; one of the test part stands in the training part."""
-    target = tmp_path / "data" / "sentences"
-    target.mkdir(parents=True)
+    target = tmp_path_factory.mktemp("data") / "sentences"
+    target.mkdir()
     for name, rows in ROWS.items():
         lines = ["split\tlabel\ttext"]
         for i in range(20):
@@ -59,13 +59,15 @@ def folder(tmp_path: Path) -> Path:
             lines += [f"test\t{label}\t{text} indeed {i}" for label, text in rows]
         lines.append("test\t{}\t{} 0".format(*rows[0]))
         (target / f"{name}.tsv").write_text("\n".join(lines) + "\n")
-    return tmp_path / "data"
+    return target.parent
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def zoo(folder: Path) -> Zoo:
-    suite = load_suite("sentences8", tasks=list(ROWS), data=folder, profile="smoke")
-    return load_zoo(suite, recipe=Recipe(learning_rate=1e-4, epochs=1, batch_size=8))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MERGELIB_CACHE", str(folder / "cache"))
+        suite = load_suite("sentences8", tasks=list(ROWS), data=folder, profile="smoke")
+        return load_zoo(suite, recipe=Recipe(learning_rate=1e-4, epochs=1, batch_size=8))
 
 
 def test_features_are_those_of_sentence_transformers(encoder: SentenceEncoder) -> None:
@@ -94,6 +96,7 @@ def test_suite_and_its_heads(zoo: Zoo) -> None:
     assert task.class_names == ("negative movie review", "positive movie review")
     assert len(task.test) == 40, "the sentence of the training part is left out"
     prompts = ["positive movie review", "this is a positive movie review"]
+    zoo.model.load_state_dict(zoo.pretrained)
     with torch.no_grad():
         expected = F.normalize(F.normalize(zoo.model(tokenize(prompts)), dim=1).mean(0), dim=0)
     torch.testing.assert_close(
