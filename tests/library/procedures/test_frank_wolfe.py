@@ -278,7 +278,7 @@ def test_unconstrained_coefficients_reach_the_affine_minimum(quadratic: Any) -> 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from Linux's /proc")
 @pytest.mark.parametrize("variant", ["hard", "soft"])
 def test_memory_does_not_grow_with_the_experts(tmp_path: Path, variant: str) -> None:
-    """Sixty experts of 8 MB; a walk holds about sixteen tensors of that size at once."""
+    """Sixty experts of 8 MB, of which a walk holds nine (hard) to twelve (soft) at its peak."""
     memory = pytest.importorskip("benchmarks.memory")
     memory.write_experts(tmp_path, 2, rows=512)
     first, second = sorted(tmp_path.iterdir())
