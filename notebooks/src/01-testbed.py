@@ -423,11 +423,9 @@ summary.loc["mean", "margin"] = (summary["margin"][:-1] ** 2).sum() ** 0.5 / len
 
 # %% [markdown]
 # Read the margins before you compare methods: on *one* task of this size, a difference of two
-# points is within the noise, while a mean over all tasks is much sharper. Paired comparisons are
-# sharper still, since two merged models see the same pictures. And the test split is only one
-# source of chance; the seeds of training and of the heads are another, which is why headline
-# results in this book repeat the whole experiment over seeds and give Student-t intervals over
-# them.
+# points is within the noise, while a mean over all tasks is much sharper, and paired comparisons
+# sharper still. The seeds of training and of the heads are another source of chance, so headline
+# results in this book are intervals over seeds.
 #
 # Do the faces that were kept out trip the experts? The means over tasks are about equal on test and
 # validation pictures, but that cannot tell: those faces are only a part of the test split, and
@@ -443,9 +441,7 @@ behind = part["validation"] - part["individual"] > margin
 print("behind on test:", ", ".join(part.index[behind]) or "no task", f"(of {len(part)})")
 
 # %% [markdown]
-# With eight tasks, one beyond its 95 % margin is weak evidence, and no task beyond it would be no
-# proof of the contrary: a face that was never seen may well cost a few points on a task such as
-# chess.
+# With eight tasks, one beyond its 95 % margin is weak evidence.
 
 # %% tags=["hide-input"] mystnb={"figure": {"caption": "The room that merging has: from the pretrained backbone (square) to the expert of each task (diamond), on test pictures.", "name": "fig-testbed-gap"}, "image": {"alt": "Dot plot with one row per task. The expert lies far to the right of the pretrained backbone in every task, by fifteen points of accuracy and more; the grey bar between them is the gap that merging has to close."}}
 from mergebook.plots import accuracy_by_task

@@ -42,8 +42,7 @@ from mergebook.sail.measure import clusters
 from mergebook.sail.read import arms, sweeps, tables, text
 from mergebook.sail.read.reached import speed_ups
 from mergebook.sail.thirds import cut_blocks
-from mergebook.suites.data.texts import CHARACTERS, encode
-from mergebook.suites.models import GPT
+from mergebook.suites.data.texts import encode
 
 plots.use_style()
 BOLD = {"fontsize": 13, "weight": "bold", "x": 0.01, "ha": "left"}
@@ -193,8 +192,6 @@ for rows in gaps.values():
     assert found.index[found].tolist() == ["scratch"]
     assert (rows.drop("scratch").eval("mean + half_width") > 0).all()
 assert between == 1
-paper = GPT(384, 6, 12, vocabulary=len(CHARACTERS), context=256)
-assert round(sum(p.numel() for p in paper.parameters()) / 1e6) == 11
 
 # %% [markdown]
 # ## Thirds by mean token value are not clusters

@@ -150,7 +150,7 @@ def test_a_result_of_the_book_is_measured_again(
     """By its name alone, into results/; then one more seed, into the same file."""
     monkeypatch.chdir(tmp_path)
     table: dict[str, Any] = {"study": "interference", "suite": "digits2", "seeds": 1}
-    table |= {"model": "vit_small", "settings": {"rank_ratios": [0.5], "pictures": 5}}
+    table |= {"model": "vit_small", "settings": {"rank_ratios": [0.5]}}
     monkeypatch.setattr("mergebook.lab.catalogue.entries", lambda: {"low": table})
     monkeypatch.setattr(
         "mergebook.lab.runner.load_suite", partial(suites.load_suite, profile="smoke")
@@ -164,7 +164,7 @@ def test_a_result_of_the_book_is_measured_again(
     more = read_result(file)
     assert more["provenance"]["seeds"] == [0, 1]
     assert more["curves"][: len(record["curves"])] == record["curves"]
-    assert "name the file to write" in fail(run, "measure", "low", "--set", "pictures=4")
+    assert "name the file to write" in fail(run, "measure", "low", "--set", "rank_ratios=[0.4]")
 
 
 def test_a_study_at_several_points(run: Run, tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_merging_and_comparing(zoo: Zoo) -> None:
         ("task_counts", {"counts": (2,)}, "test"),
         ("interference", {"rank_ratios": (0.1, 1.0)}, "curves"),
         ("compression", {"rank_ratios": (0.1,), "mask_scales": (0.4,)}, "storage"),
-        ("adaptation", {"steps": 2, "grids": {"task_arithmetic": {"scale": [0.3]}}}, "history"),
+        ("adaptation", {"steps": 2, "grids": {"task_arithmetic": {"scale": [0.3]}}}, "test"),
     ],
 )
 def test_every_study_runs(zoo: Zoo, study: str, settings: dict[str, Any], table: str) -> None:
