@@ -333,8 +333,7 @@ network the earlier layers have changed, so the layer gets other inputs, which l
 # \end{gathered}
 # $$ (eq-adapt-fisher)
 #
-# The call is `ml.adapt("fisher", zoo.experts, data=inputs, …)`. As with RegMean, the information can also be computed
-# where the data of an expert are, and passed as `statistics=`. Here it comes from 50 images per task:
+# As with RegMean, it can be computed where an expert's data are; here on 50 images per task:
 
 # %%
 from mergelib.procedures.fisher import diagonal_fisher

@@ -288,7 +288,7 @@ stored.rename_axis(columns=["", "points lost"]).round(1)
 # ## Evaluate every task
 #
 # A mean across tasks can hide a task that the merged model has lost. Divide each task's accuracy by
-# that of the task's own expert (`autocast=True` saves time on processors with bfloat16):
+# that of the task's own expert:
 
 # %%
 import pandas as pd
