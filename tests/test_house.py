@@ -14,7 +14,7 @@ from mergebook.suites.families import FAMILIES
 ROOT = Path(mergelib.__file__).parents[1]
 FILES = [file for name in ("mergelib", "mergebook") for file in (ROOT / name).rglob("*.py")]
 LONGEST_FILE = 400
-MOST_LINES = {"mergelib": 15_500, "mergebook": 20_410}
+MOST_LINES = {"mergelib": 15_450, "mergebook": 20_370}
 COLOURED = ("91-error-rates",)
 # A private dialect, where the field says: a number of, the same, again, rarely, must, so that not.
 DIALECT = re.compile(
