@@ -26,6 +26,8 @@ SEED = 0
 DEVICE = "cpu"
 
 # %% tags=["remove-cell"]
+from functools import partial
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -34,8 +36,9 @@ from IPython.display import Markdown, display
 
 from mergebook import load_suite, load_zoo, plots
 from mergebook.chapters.joint_head import one_question
-from mergebook.lab.comparison import merged_grid
+from mergebook.lab.comparison import merge_zoo
 from mergelib.evaluation.loops import has_bfloat16
+from mergelib.tuning import merged_grid
 
 plots.use_style()
 suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
@@ -70,7 +73,7 @@ def correct(state, split, names):
 
 known, among_all = {}, {}
 for method, scales in SCALES.items():
-    for i, state in merged_grid(zoo, method, {"scale": scales}):
+    for i, state in merged_grid(partial(merge_zoo, method, zoo), method, {"scale": scales}):
         for split in ("validation", "test"):
             key = (method, scales[i], split)
             known[key], among_all[key] = correct(state, split, suite.tasks)
