@@ -36,8 +36,7 @@ FEW_COLOURS = 512  # of which 256 are enough
 # Bars would land in stderr with a machine's paths; threads and hashing change the last digits.
 QUIET = {
     "TQDM_DISABLE": "1",
-    "OMP_NUM_THREADS": "2",
-    "OMP_WAIT_POLICY": "passive",  # a thread that waits leaves its core to the other notebook
+    "OMP_NUM_THREADS": "1",  # two notebooks run at a time
     "PYTHONHASHSEED": "0",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     # What would land on a page with a machine's path: tqdm's word where ipywidgets is not, and what
