@@ -159,7 +159,7 @@ SAIL {signed(ahead.loc[("half wider", "shared", "SAIL, learned")], 3)} nats abov
 # ## At the paper's size
 #
 # GPTs of the paper's six blocks and width 384, from sources of half both, were measured once on a GPU, at the best of three
-# learning rates on another seed. The table shows test loss above the nearest source alone.
+# learning rates on another seed. The table shows test loss in nats above the nearest source alone.
 
 # %% tags=["remove-input"]
 large = load_table("tinyshakespeare-arms-full", "curves")
