@@ -25,7 +25,7 @@ from mergelib.messages.kinds import (
 )
 
 LAYERS = "over_layers"
-_NUMBERED = re.compile(r"((?:[^.]+\.)*?)(\d+)(?:\.|$)")  # a list of modules, and a layer's number
+NUMBERED = re.compile(r"((?:[^.]+\.)*?)(\d+)(?:\.|$)")  # a list of modules, and a layer's number
 
 
 def per_expert(name: str, value: T | Sequence[T], count: int) -> list[T]:
@@ -157,7 +157,7 @@ def depths(keys: Iterable[str]) -> dict[str, float]:
     A layer's number is the first whole number between the dots of a key. What stands before it
     names the list of layers, whose last layer has the largest number. A single layer is the last.
     """
-    places = {key: (match[1], int(match[2])) for key in keys if (match := _NUMBERED.match(key))}
+    places = {key: (match[1], int(match[2])) for key in keys if (match := NUMBERED.match(key))}
     last: dict[str, int] = {}
     for layers, number in places.values():
         last[layers] = max(number, last.get(layers, 0))

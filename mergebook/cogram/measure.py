@@ -16,7 +16,7 @@ from torch import nn
 
 from mergebook.cogram.pairs import Pair, draw_pairs, pair_of, shifted
 from mergebook.lab import comparison
-from mergebook.lab.grids import ADAPTED, Grid
+from mergebook.lab.grids import ADAPTED
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.models import started_anew
@@ -25,6 +25,7 @@ from mergelib.cogram import fine_tune, kickoff
 from mergelib.hashing import stable_seed
 from mergelib.procedures import Adapted
 from mergelib.statedict import StateDict, flatten
+from mergelib.tuning import Grid
 
 # What `thresholds` searches on validation data; the steepness stays at the paper's 5.5.
 STEEPNESSES = (0.5, 1.0, 2.0, 5.5, 10.0, 20.0, 50.0)

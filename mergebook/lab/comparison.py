@@ -14,7 +14,6 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mergebook.lab.grids import Grid
 from mergebook.lab.results import Rows
 from mergebook.suites.types import Zoo
 from mergelib.activations import recalibrate_batchnorm
@@ -27,7 +26,7 @@ from mergelib.problems.problem import Problem
 from mergelib.procedures import Adapted, adapt
 from mergelib.registry import get_method
 from mergelib.statedict import StateDict, flatten
-from mergelib.tuning import merged_grid, points, widened
+from mergelib.tuning import Grid, merged_grid, points, widened
 
 Data = dict[str, tuple[Tensor, Tensor]]
 

@@ -1,9 +1,6 @@
 """The hyperparameters that are searched on validation data, by method."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-Grid = Mapping[str, Sequence[Any]]
+from mergelib.tuning import Grid
 
 # Searched on validation data. The ranges contain the papers' own and go beyond their ends.
 GRIDS: dict[str, Grid] = {

@@ -102,13 +102,16 @@ def merge_adapters(
     check_output(Path(output), inputs, folder=True, overwrite=overwrite)
     settings = {**chosen.hyperparameters, **hyperparameters, "rank": rank}
     notes = {"format": "pt", **provenance(method, settings, parts, files)}
-    merge = summed if is_sum(chosen, source, opened, rank) else truncated
     weights = weights_of(chosen, source, hyperparameters)
+    if is_sum(chosen, source, opened, rank):
+        merging = summed(chosen, source, opened, weights, rank, device)
+    else:
+        merging = truncated(chosen, source, opened, hyperparameters, rank, device)
     check_whole(chosen, source, weights)
     first = min(opened.values(), key=lambda adapter: len(adapter.renamed[1]))
     table: dict[str, dict[str, float]] = {}
     whole = []
-    for key, merged in merge(chosen, source, opened, hyperparameters, rank, device):
+    for key, merged in merging:
         old, new = first.renamed
         name = old + key.removeprefix(new)
         if isinstance(merged, Tensor):

@@ -88,12 +88,11 @@ def summed(
     method: Method,
     source: Source,
     opened: Adapters,
-    hyperparameters: Mapping[str, Any],
+    weights: Mapping[str, Sequence[float]],
     rank: int | None,
     device: Device,
 ) -> Iterator[tuple[str, Factors | Tensor]]:
     """Yield weighted sums of updates as factors in float64; and modules that were trained whole."""
-    weights = weights_of(method, source, hyperparameters)
     for key in (key for key in source if key not in source.kinds):
         yield key, _whole(source, key, weights[key])
     for key in progress(source.kinds, method.name, len(source.kinds)):

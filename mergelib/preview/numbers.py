@@ -1,7 +1,6 @@
 """Norms, cosines and agreement of task vectors, read tensor by tensor."""
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +11,11 @@ from torch import Tensor
 from mergelib.inspection.watch import Watch
 from mergelib.merging import Source, is_weight
 from mergelib.merging.applying import LONG, precision
+from mergelib.settings import NUMBERED
 from mergelib.statedict import is_statistic, layout_of, nbytes
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_LAYER = re.compile(r"^(.*?\.\d+)\.")
 
 
 class Numbers:
@@ -45,8 +43,8 @@ class Numbers:
         self.watch.add(tensors.__getitem__)
         if is_statistic(key):
             return
-        numbered = _LAYER.match(key)
-        layer = numbered[1] if numbered else key.rpartition(".")[0] or key
+        numbered = NUMBERED.match(key)
+        layer = numbered[1] + numbered[2] if numbered else key.rpartition(".")[0] or key
         squares = self.squares.setdefault(layer, torch.zeros(len(self.names), dtype=torch.float64))
         dtype = precision(tensors, None)
         flat = [tensor.reshape(-1) for tensor in tensors]

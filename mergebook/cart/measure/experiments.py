@@ -32,7 +32,7 @@ from mergebook.lab.comparison import (
     sub_zoo,
 )
 from mergebook.lab.experts import judge_merges
-from mergebook.lab.grids import ADAPTED, FIRST_GRIDS, SUBSET_GRIDS, Grid
+from mergebook.lab.grids import ADAPTED, FIRST_GRIDS, SUBSET_GRIDS
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
@@ -41,6 +41,7 @@ from mergelib.evaluation.loops import evaluate
 from mergelib.procedures.common import unlabelled
 from mergelib.registry import get_method
 from mergelib.statedict import StateDict, flatten
+from mergelib.tuning import Grid
 
 RANK_RATIOS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.32, 0.5, 0.75, 1.0)
 COUNTS = (2, 4, 8, 12, 16, 20)

@@ -22,14 +22,14 @@ from mergebook.lab.comparison import (
     records,
 )
 from mergebook.lab.experts import train_experts
-from mergebook.lab.grids import GRIDS, Grid
+from mergebook.lab.grids import GRIDS
 from mergebook.lab.heads import accuracy_of, features_of, judged_under_heads, labelled, ridge
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import beginning_of, study
 from mergebook.suites.training import checkpoints
 from mergebook.suites.types import Zoo
 from mergelib.statedict import StateDict
-from mergelib.tuning import merged_grid, points, widened
+from mergelib.tuning import Grid, merged_grid, points, widened
 
 States = dict[tuple[str, str], StateDict]  # by method and what its settings were chosen by
 SCALES = [0.5, 0.7, 1.0, 1.4, 2.0]

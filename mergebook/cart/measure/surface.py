@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mergebook.lab.comparison import cut, merge_zoo, sub_zoo
-from mergebook.lab.grids import Grid
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
@@ -20,7 +19,7 @@ from mergelib.evaluation.loops import evaluate
 from mergelib.problems.calling import features
 from mergelib.rules.low_rank import rank_of
 from mergelib.statedict import StateDict, flatten, is_statistic
-from mergelib.tuning import merged_grid, points
+from mergelib.tuning import Grid, merged_grid, points
 
 RATIOS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 SCALES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

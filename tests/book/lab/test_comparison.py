@@ -23,14 +23,14 @@ from mergebook.lab.comparison import (
     merge_zoo,
     problem_of,
 )
-from mergebook.lab.grids import GRIDS, Grid
+from mergebook.lab.grids import GRIDS
 from mergebook.suites.zoo import Zoo
 from mergelib import merge
 from mergelib.evaluation.loops import evaluate
 from mergelib.procedures import Adapted
 from mergelib.procedures.common import unlabelled
 from mergelib.registry import get_method, method_names, rule
-from mergelib.tuning import _beyond, merged_grid, points
+from mergelib.tuning import Grid, _beyond, merged_grid, points
 
 
 def test_points_are_all_combinations() -> None:
