@@ -28,10 +28,15 @@ from mergelib.streaming import merge_files
 OPTIONS = ("include", "exclude", "missing", "max_shard_size")  # of `mergelib.merge_files`
 # What mergekit's files may say besides, without a meaning here.
 WITHOUT_EFFECT = ("int8_mask",)
-FIELDS = (
-    *("merge_method", "models", "slices", "base_model", "parameters", "dtype", "out_dtype"),
-    *("tokenizer_source", "name", *OPTIONS),
-)
+TEXTS = ("merge_method", "base_model", "dtype", "out_dtype", "tokenizer_source", "name")
+KINDS: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(TEXTS, (str, "a text")),
+    **dict.fromkeys(("models", "slices", "sources", "layer_range"), (list, "a list")),
+    "parameters": (dict, "a mapping"),
+    "model": (str, "a path"),
+}
+FIELDS = (*TEXTS, "models", "slices", "parameters", *OPTIONS)
+MODEL = ("model", "parameters")
 
 
 Fault = Callable[..., ValueError]  # of a text and a line, by default the merge's first
@@ -166,11 +171,7 @@ def _step(content: Lines, path: Path, line: int) -> Step:
     def fault(text: str, at: int = line) -> ValueError:
         return ValueError(f"{path}, line {at}: {text}")
 
-    for name in content:
-        if name not in FIELDS:
-            near = get_close_matches(name, FIELDS, n=1)
-            hint = f"; the nearest is {near[0]}" if near else ""
-            raise fault(f"unknown field {name}{hint}", content.lines[name])
+    _check(content, FIELDS, fault)
     for name in ("merge_method", "models"):
         if name == "models" and "slices" in content:
             content["models"] = _whole(content, fault)
@@ -183,11 +184,9 @@ def _step(content: Lines, path: Path, line: int) -> Step:
         raise fault(f"tokenizer_source is {source!r}: only that of the base is supported", at)
     models: list[tuple[str, dict[str, Any]]] = []
     for each in content["models"]:
-        if not isinstance(each, Lines) or not isinstance(each.get("model"), str):
+        if not isinstance(each, Lines) or "model" not in each:
             raise fault(f"{brief(each)} in models, expected model: PATH", content.lines["models"])
-        if unknown := each.keys() - {"model", "parameters"}:
-            name = min(unknown)
-            raise fault(f"unknown field {name} of a model", each.lines[name])
+        _check(each, MODEL, fault)
         models.append((each["model"], dict(each.get("parameters") or {})))
     method = content["merge_method"]
     if method not in TRANSLATED and method not in method_names():
@@ -216,16 +215,36 @@ def _step(content: Lines, path: Path, line: int) -> Step:
 
 def _whole(content: Lines, fault: Fault) -> list[Any]:
     """Return the models of a single slice that has the same layers, from the first, of them all."""
-    slices, at = content["slices"], content.lines["slices"]
-    sources = slices[0].get("sources", []) if len(slices) == 1 else []
-    ranges: list[Any] = [each.pop("layer_range", None) for each in sources]
-    first = ranges[0] if ranges else []
+    at, (part, *others) = content.lines["slices"], content["slices"] or [None]
+    if not isinstance(part, Lines) or not part.get("sources") or others:
+        raise fault(STACKED, at)
+    _check(part, ("sources", "parameters"), fault)
+    sources = part["sources"]
+    for each in sources:
+        if not isinstance(each, Lines):
+            raise fault(f"{brief(each)} in sources, expected model: PATH", at)
+        _check(each, (*MODEL, "layer_range"), fault)
+    ranges = [each.pop("layer_range", None) for each in sources]
+    first = ranges[0]
     if any(each != first for each in ranges) or not (first is None or first[:1] == [0]):
         raise fault(STACKED, at)
     content["layers"] = first and first[1]
-    if inner := slices[0].get("parameters"):
+    if inner := part.get("parameters"):
         content["parameters"] = {**(content.get("parameters") or {}), **inner}
-    return sources
+    models: list[Any] = sources
+    return models
+
+
+def _check(content: Lines, known: Sequence[str], fault: Fault) -> None:
+    """Refuse a field that is not known, or not of its kind."""
+    for name, value in content.items():
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; the nearest is {near[0]}" if near else ""
+            raise fault(f"unknown field {name}{hint}", content.lines[name])
+        kind, words = KINDS.get(name, (object, ""))
+        if value is not None and not isinstance(value, kind):
+            raise fault(f"{name} is {brief(value)}, expected {words}", content.lines[name])
 
 
 Translation = Callable[[dict[str, Any], Fault], tuple[str, dict[str, Any]]]
@@ -247,6 +266,8 @@ def _added(method: str) -> Translation:
             if factor != 1 or method != "task_arithmetic":
                 raise fault("normalize is supported for task_arithmetic with lambda 1 alone")
             values["normalise"] = True
+        if method == "breadcrumbs":  # whose usual density is another one in mergekit
+            values["density"] = _required("density", values, fault)
         if method == "dare":
             density = values.pop("density", 1.0)
             values["drop_rate"] = _mapped(density, lambda share: 1 - share)

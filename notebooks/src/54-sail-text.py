@@ -158,8 +158,8 @@ SAIL {signed(ahead.loc[("half wider", "shared", "SAIL, learned")], 3)} nats abov
 # (text-full)=
 # ## At the paper's size
 #
-# GPTs of the paper's six blocks and width 384, from sources of half both, were measured once on a GPU, at the best of three
-# learning rates on another seed. The table shows test loss in nats above the nearest source alone.
+# GPTs of the paper's six blocks and width 384, grown from half the size, ran on a GPU, at the best of three
+# rates on another seed. The table shows test loss in nats above the nearest source.
 
 # %% tags=["remove-input"]
 large = load_table("tinyshakespeare-arms-full", "curves")
@@ -181,8 +181,8 @@ wide_sweep = load_table("tinyshakespeare-gamma_sweep-full", "curves").assign(tok
 between = text.chosen(wide_sweep)["gamma"].between(0, 1, inclusive="neither").sum()
 display(
     Markdown(f"""
-**SAIL and the nearest source cannot be told apart.** Scratch ends {signed(gaps["after 400 steps"].loc["scratch"])} nats above them, at the lowest
-of its rates. In the sweep over γ, {between} of {wide_sweep["seed"].nunique()} seeds has its best γ between the sources.
+**SAIL and the nearest source cannot be told apart.** Scratch ends {signed(gaps["after 400 steps"].loc["scratch"])} nats above the
+nearest source; its learning rate is the lowest of the three. In the sweep over γ, {between} of {wide_sweep["seed"].nunique()} seeds has its best γ between the sources.
 """)
 )
 

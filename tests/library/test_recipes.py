@@ -210,7 +210,7 @@ HEAD = ["merge_method: ties", BASE, "models:"]
         ([*HEAD, model("a")], "line 1: no model has a weight among its parameters"),
         ([*HEAD, model("a", weight=1), model("b")], "line 3: model 'b.safetensors' has no weight"),
         ([*HEAD, "  - a.safetensors"], "line 3: 'a.safetensors' in models, expected model: PATH"),
-        ([*HEAD, model("a") + "\n    wieght: 1"], "line 5: unknown field wieght of a model"),
+        ([*HEAD, model("a") + "\n    wieght: 1"], "line 5: unknown field wieght"),
         (
             [*HEAD, model("a", weight="[{filter: mpl, value: 1}]")],
             "the filter 'mpl' matches no key",
@@ -219,6 +219,30 @@ HEAD = ["merge_method: ties", BASE, "models:"]
         ([*HEAD, model("a", weight=1, density=2)], "density"),
         ([*HEAD, model("a", weight=1), "tokenizer_source: union"], "line 7: tokenizer_source is"),
         (["- 1"], "line 1: [1], expected merge_method: ..."),
+        (["merge_method: ties", "models: 3"], "line 2: models is 3, expected a list"),
+        (
+            ["merge_method: [ties]", "models: []"],
+            "line 1: merge_method is ['ties'], expected",
+        ),
+        ([*HEAD, "  - model: 3"], "line 4: model is 3, expected a path"),
+        (
+            [*HEAD, "  - model: a", "    parameters: 3"],
+            "line 5: parameters is 3, expected",
+        ),
+        (["merge_method: slerp", "slices: 3"], "line 2: slices is 3, expected a list"),
+        (["merge_method: slerp", "slices: [3]"], "line 2: slices that stack or leave out layers"),
+        (
+            ["merge_method: slerp", "slices: [{sources: [3]}]"],
+            "line 2: 3 in sources, expected",
+        ),
+        (
+            ["merge_method: slerp", "slices: [{sources: [{model: a, layer_range: 3}]}]"],
+            "line 2: layer_range is 3, expected a list",
+        ),
+        (
+            ["merge_method: breadcrumbs", *HEAD[1:], model("a", weight=1)],
+            "line 1: no model has a density among its parameters",
+        ),
         (["a: [1"], "is not YAML"),
         ([""], "is empty, expected a merge"),
         (
