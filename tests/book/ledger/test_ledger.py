@@ -18,7 +18,12 @@ from mergebook.ledger import Check, Claim, comparison, drawing, judge, outcomes,
 from mergebook.ledger.checks import Role, pick
 from mergebook.ledger.verdicts import cached
 from mergebook.sail import claims as sail
+from mergebook.sail.networks.diffusion import SiT
 from mergebook.stability import claims as stability
+from mergebook.suites.data.texts import CHARACTERS
+from mergebook.suites.families.imagenet import EfficientNetLite0
+from mergebook.suites.families.sentences import build_encoder
+from mergebook.suites.models import GPT, PICTURE_MODELS
 
 UP, DOWN, OPEN = (
     np.array([1.0, 1.1, 1.2, 1.1]),
@@ -150,6 +155,23 @@ def test_statements_are_short() -> None:
     for module in (cart, frank_wolfe, cogram, stability, sail):
         for claim in module.CLAIMS:
             assert len(re.findall(r"\S*\w\S*", claim.statement)) <= 12, claim.key
+
+
+def test_networks_have_the_sizes_that_claims_tell() -> None:
+    """In millions of parameters, as the claims' field ``networks`` has them."""
+    told = {
+        1.4: PICTURE_MODELS["vit"](),
+        0.4: PICTURE_MODELS["vit_small"](),
+        3.4: EfficientNetLite0(),
+        23: build_encoder(),
+        0.03: GPT(32, 2, 4, vocabulary=len(CHARACTERS), context=64),
+        0.3: SiT(64, 4, 4),
+    }
+    for millions, network in told.items():
+        count = sum(p.numel() for p in network.parameters()) / 1e6
+        assert count == pytest.approx(
+            millions, abs=0.5 * 10 ** -len(f"{millions}".partition(".")[2])
+        )
 
 
 def test_keys_are_unique_and_in_order() -> None:
