@@ -19,6 +19,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import jupytext
+import kernels
 import nbformat
 import papermill
 import yaml
@@ -185,7 +186,7 @@ def main() -> int:
     os.environ.update(QUIET)
     failed = []
     # In processes, as papermill has one event loop in each.
-    with ProcessPoolExecutor(args.jobs) as pool:
+    with ProcessPoolExecutor(args.jobs, initializer=kernels.use) as pool:
         running = {pool.submit(execute, name, args.output, parameters): name for name in names}
         for done in as_completed(running):
             name, (error, seconds) = running[done], done.result()

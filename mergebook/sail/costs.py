@@ -125,9 +125,9 @@ def count_flops(function: Callable[[], object]) -> int:
 
 
 def loop_flops(run: Callable[[int], object], steps: int) -> int:
-    """FLOPs of a loop of equal steps, told by those of one step and of two."""
-    once, twice = (count_flops(partial(run, count)) for count in (1, 2))
-    return once + (steps - 1) * (twice - once)
+    """FLOPs of a loop of equal steps, told by those of none and of one."""
+    none, once = (count_flops(partial(run, count)) for count in (0, 1))
+    return none + steps * (once - none)
 
 
 def perceptron_flops(widths: Sequence[int], examples: int) -> int:

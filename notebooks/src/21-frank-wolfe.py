@@ -118,7 +118,7 @@ def draw_triangle(ax):
     ax.fill(*outline.T, facecolor="none", edgecolor="black", lw=1.8)
 
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "One soft step reaches the lowest point of the triangle, and hard steps zigzag towards it. Contours are the loss in the plane through three experts. The oracle picks the vertex s, the last corner that a level line of the linear model (dashed) meets. The width of the strip times the length of the gradient is the gap g.", "name": "fig-fw-plane"}, "image": {"alt": "Contours of a bowl whose lowest point lies inside a triangle of three experts. From the top corner an arrow points downhill. Two dashed lines across the arrow bound a shaded strip that reaches to the lower left corner, the vertex s. The hard path goes half way to that corner, then turns towards the right one, and ends at the bottom after ever shorter turns. The soft path goes to the bottom at once."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "One soft step reaches the lowest point of the triangle, and hard steps zigzag towards it. Contours are the loss in the plane through three experts. The soft step also mixes in the starting point. The arrow points down the gradient. The dashed lines are perpendicular to it, one through the start and one through s, the expert that lies furthest in the arrow's direction. The distance between them times the length of the gradient is the gap g.", "name": "fig-fw-plane"}, "image": {"alt": "Contours of a bowl whose lowest point lies inside a triangle of three experts. From the top corner an arrow points downhill. Two dashed lines across the arrow bound a shaded strip that reaches to the lower left corner, the vertex s. The hard path goes half way to that corner, then turns towards the right one, and ends at the bottom after ever shorter turns. The soft path goes to the bottom at once."}}
 fig, ax = plt.subplots(figsize=(6.4, 3.9))
 draw_triangle(ax)
 for name, corner in corners.items():
@@ -144,18 +144,18 @@ display(
   {hard_rows["loss"].iloc[0]:.2f} at the first expert to {hard_rows["loss"].iloc[-1]:.3f} after
   {len(hard_rows) - 1} hard steps and to {soft_rows["loss"].iloc[1]:.3f} after one soft step. The plain average of these
   three equally relevant experts already has {average_loss:.3f}.
-* **The gap is a certificate.** After the hard steps it proves, for a convex loss, that every weighted average of
-  the three has a loss of at least {certified:.3f}.
-* **The soft step as stated in the paper can stand still.** On three experts in a plane it jumps between
-  losses of 0.5 and 2 for ever, where the minimum is 0. With the current point kept in the mixture, the classical rates
-  hold.
+* **The gap bounds what is left to gain.** If the loss were convex, the gap after the hard steps would prove that every
+  weighted average of the three has a loss of at least {certified:.3f}.
+* **The paper's soft step can fail to converge.** In an example with two weights the loss alternates between 0.5 and 2
+  for ever, and the minimum is 0. If the step keeps the current point in the mixture, the gap falls like $1/\\sqrt S$
+  over $S$ steps.
 """)
 )
 
 # %% [markdown]
 # **Use it when** you have a few labelled examples of the tasks that matter, and a pool of experts of which you do not
 # know which ones help. **Do not use it** as the last word on accuracy, because it cannot extrapolate
-# beyond the experts.
+# beyond the experts. **Call:** `ml.adapt("frank_wolfe", experts, data=…, model=…, heads=…)`; [](22-frank-wolfe-experiments) runs it.
 #
 # **You need first:** [](02-averaging-and-task-vectors), and what a gradient is. **Time:** 15 minutes with the
 # exercises, one minute to run.
@@ -172,26 +172,27 @@ display(
 # three, their **hull**. For $T$ experts it is
 #
 # $$
-# \mathcal M = \Big\{ \sum_t w_t \theta_t \;:\; w_t \ge 0,\ \sum_t w_t = 1 \Big\} .
+# \mathcal M = \Big\{ \sum_i w_i \theta_i \;:\; w_i \ge 0,\ \sum_i w_i = 1 \Big\} .
 # $$ (eq-fw-hull)
 #
-# A step starts from the current model $\theta$. The gradient gives a linear model of the loss, whose level
-# lines are perpendicular to the arrow in the figure. The **linear minimisation oracle** (LMO) returns the point of the hull
-# where this linear model is lowest:
+# A step starts from the current model $\theta$. The gradient gives a linear approximation of the loss,
+# $\ell(\theta) + \langle \nabla\ell(\theta), s - \theta \rangle$, whose level
+# lines are perpendicular to the arrow in the figure. The **linear minimisation oracle** (LMO) returns the point $s$ of the hull
+# where this approximation is lowest:
 #
 # ```{prf:proposition} A linear function is least at a vertex
 # :label: prop-fw-lmo
-# For every vector $c$, $\min_{s \in \mathcal M} \langle c, s \rangle = \min_t \langle c, \theta_t \rangle$.
+# For every vector $c$, $\min_{s \in \mathcal M} \langle c, s \rangle = \min_i \langle c, \theta_i \rangle$.
 # ```
 #
 # ```{prf:proof}
-# $\langle c, \sum_t w_t \theta_t \rangle = \sum_t w_t \langle c, \theta_t \rangle$ is a weighted mean of the
+# $\langle c, \sum_i w_i \theta_i \rangle = \sum_i w_i \langle c, \theta_i \rangle$ is a weighted mean of the
 # experts' values, so it is not below the least of them. The experts are points of the hull, so
 # the least value is reached.
 # ```
 #
 # The oracle therefore costs one gradient and $T$ inner products, and the experts can be read from files one after the
-# other.
+# other. The expert that it returns is called the **vertex** of the step.
 #
 # ## A worked example in two dimensions
 #
@@ -204,11 +205,12 @@ display(
 # | inner product with the gradient at B, (3, −2) | 0 | 12 | **−8** |
 # | inner product with the gradient at (1.5, 2.5), (0.5, 0.5) | **0** | 2 | 2 |
 #
-# *Oracle.* C has the smallest inner product. *Gap.* The linear model promises a decrease of $12 - (-8) = 20$.
-# *Hard step.* The direction is $C - B = (-4, 4)$ with a squared length of 32, so the line search goes
-# $20/32 = 0.625$ of the way, to $(1.5, 2.5)$. The loss falls from 6.5 to 0.25. The new gap is $2 - 0 = 2$, so the
-# loss cannot fall by more than 2 (in fact by 0.25). *Soft step* with the two best vertices, C and A, and the current point
-# B: the best mixture of the three is the minimum, with the loss 0. `minimise` takes the same steps:
+# *Oracle.* C has the smallest inner product. *Gap.* The linear approximation promises a decrease of $12 - (-8) = 20$.
+# *Hard step.* Along $C - B = (-4, 4)$, whose squared length is 32, the loss is $6.5 - 20\gamma + 16\gamma^2$. It is least at
+# $\gamma = 20/32 = 0.625$, at the point $(1.5, 2.5)$, where it is 0.25. The new gap is $2 - 0 = 2$, so the
+# loss cannot fall by more than 2 (in fact by 0.25). *Soft step.* It goes to the best mixture of several points. Ours mixes the two
+# best vertices, C and A, and the current point B: the best mixture is the minimum, with the loss 0. The paper's leaves out B (see
+# below). `minimise` takes the same steps:
 
 # %% tags=["nbval-check-output"]
 import torch
@@ -228,12 +230,12 @@ for variant in ("hard", "soft"):
 # %% [markdown]
 # ## The gap is a certificate
 #
-# The **gap** is the largest decrease that the linear model promises within the hull:
+# The **gap** is the largest decrease that the linear approximation promises within the hull:
 #
 # $$
 # \begin{aligned}
 # g(\theta) &= \max_{s \in \mathcal M} \langle \nabla\ell(\theta), \theta - s \rangle \\
-# &= \langle \nabla\ell(\theta), \theta \rangle - \min_t \langle \nabla\ell(\theta), \theta_t \rangle .
+# &= \langle \nabla\ell(\theta), \theta \rangle - \min_i \langle \nabla\ell(\theta), \theta_i \rangle .
 # \end{aligned}
 # $$ (eq-fw-gap)
 #
@@ -250,27 +252,27 @@ for variant in ("hard", "soft"):
 # all $s \in \mathcal M$. Take the best $s$. The second statement is the definition of $g$.
 # ```
 #
-# The gap costs nothing extra, and needs no knowledge of the minimum. A network's loss is not convex in general. On the triangle of the
-# first figure it looks like a bowl, and the certificate is right there:
+# The gap costs nothing extra, and needs no knowledge of the minimum. A network's loss is not convex in general, so here the
+# bound is checked, not proved. The loss looks like a bowl on the triangle of the first figure:
 
 # %% tags=["remove-input"]
 table = hard_rows.assign(certified=hard_rows["loss"] - hard_rows["gap"])
 table = table.set_index("step")[["vertex", "loss", "gap", "certified"]].round(3)
-words = ["vertex", "loss, nats", "gap, nats", "no loss in the triangle below, nats"]
+words = ["vertex", "loss, nats", "gap, nats", "lower bound (loss − gap), nats"]
 table.set_axis(words, axis=1).rename_axis("hard step")
 
 # %% tags=["remove-input"]
 display(
     Markdown(f"""
-The lowest loss that we found in the triangle is {lowest:.3f}. Every lower bound in the last column is smaller, as it
-must be.
+The lowest loss that we found in the triangle is {lowest:.3f}, and no bound in the last column exceeds it.
 """)
 )
 
 # %% [markdown]
 # ## Hard and soft steps
 #
-# The **hard** step moves towards the oracle's vertex $s$, by a line search or by $\gamma = 2/(t+2)$:
+# From here on $t$ counts steps: $\theta_t$ is the model after $t$ steps, and $g_t = g(\theta_t)$. The **hard** step moves towards the
+# oracle's vertex $s$, by a line search or by $\gamma = 2/(t+2)$:
 #
 # $$ \theta_{t+1} = \theta_t + \gamma\, (s - \theta_t), \qquad 0 \le \gamma \le 1 . $$ (eq-fw-hard)
 #
@@ -287,7 +289,7 @@ must be.
 # where $\Delta^k$ holds the non-negative $\lambda$ that sum to one. In practice a few steps of projected gradient on
 # these $k$ numbers approximate the minimum.
 #
-# ## The soft step as stated can stand still
+# ## The soft step as stated can fail to converge
 #
 # The paper's Proposition 1 says that the soft step stays in the hull. Its proof rewrites the step:
 #
@@ -298,7 +300,7 @@ must be.
 # The conclusion holds. But with $\sum_j \lambda_j^* = 1$ the first term is zero, so **the current point is
 # dropped**. It only influences which vertices are mixed. This has a consequence that the paper does not mention:
 #
-# ```{prf:proposition} The soft step as stated can stand still
+# ```{prf:proposition} The soft step as stated can stay above the minimum
 # :label: prop-fw-still
 # Every iterate after the start is a mixture of at most $k$ experts. If no mixture of $k$ experts minimises $\ell$ on
 # $\mathcal M$, the losses of these iterates stay above the minimum by a constant.
@@ -310,8 +312,8 @@ must be.
 # ```
 #
 # The worked example shows it with $k = 2$. Every iterate lies on an edge of the triangle, where the loss is at least 0.25,
-# and the minimum lies inside. From B the step jumps between $(0, 2)$ and $(1, 0)$ for ever, with losses of 0.5 and 2 and
-# gaps of 4 and 8.
+# and the minimum lies inside. From B, with ties going to A, the step jumps between $(0, 2)$ and $(1, 0)$ for ever. The losses are 0.5
+# and 2, the gaps 4 and 8. Another rule for ties gives another path, and none reaches the minimum.
 
 
 # %% tags=["remove-cell"]
@@ -355,15 +357,15 @@ fig.suptitle("As stated, the soft step never reaches the minimum", fontsize=13, 
 plt.show()
 
 # %% [markdown]
-# Theorem 1 of the paper bounds the smallest gap after $S$ soft steps. With a gradient that is $L$-Lipschitz,
-# the diameter $D$ of the hull and $h_0 = \ell(\theta_0) - \min_{\mathcal M} \ell$, it says
+# Theorem 1 of the paper bounds the smallest gap after $S$ soft steps. The gradient is $L$-Lipschitz: it changes by at most $L$ times
+# the distance moved. With the diameter $D$ of the hull and $h_0 = \ell(\theta_0) - \min_{\mathcal M} \ell$, the theorem says
 #
 # $$
 # \min_{t \le S} g_t \;\le\; \frac{h_0}{S} + \frac{L D^2}{2} .
 # $$ (eq-fw-paper)
 #
 # The paper reads this as the rate $O(1/S)$, better than the classical $O(1/\sqrt S)$. The bound is true for starts in the
-# hull, but it is not a rate, because it never falls below $L D^2/2$, which is 16 in the example. No proof can
+# hull, but it is not a rate, because it never falls below $L D^2/2$. In the worked example $L = 1$ and $D^2 = 32$, so this is 16. No proof can
 # remove this floor: [](23-frank-wolfe-proofs) has an example whose gap is *equal* to it at every step. The appendix
 # also goes through the paper's proof line by line.
 #
@@ -384,10 +386,10 @@ plt.show()
 #    $\min_{t \le S} g_t \le 4C/(S+2)$ for $S \ge 2$.
 # ```
 #
-# The three statements hold for the hard step with line search, too. So the theorem does not say that soft steps are faster
-# than hard ones, only that they are not slower per step. The [proof](#fw-proof-kept) is in the appendix, together with starts outside
-# the hull ({prf:ref}`prop-fw-kept-outside`) and an oracle per tensor ({prf:ref}`prop-fw-product`). `keep_current=True` is the
-# default in mergelib.
+# The three statements hold for the hard step with line search, too. So the theorem gives both steps the same guarantee, and does not
+# say that soft steps are faster. The [proof](#fw-proof-kept) is in the appendix, together with starts outside
+# the hull ({prf:ref}`prop-fw-kept-outside`) and an oracle per tensor ({prf:ref}`prop-fw-product`). In mergelib, `frank_wolfe` has the
+# hyperparameter `keep_current`, which is `True` by default.
 #
 # ```{admonition} Takeaway: keep the current point
 # :class: tip
@@ -397,7 +399,8 @@ plt.show()
 #
 # ## The hull leaves out extrapolation
 #
-# Task arithmetic and CART go from the pretrained model *past* the average of the experts, and so leave the hull.
+# Task arithmetic at a scale of 0.8 adds 0.8 times each of three task vectors, so it goes 2.4 times as far from the pretrained model as
+# the average. CART at scale 2 adds twice the truncated differences from the average ([](04-low-rank-merging)). Both leave the hull.
 # Frank-Wolfe can prove it. Half of the squared distance to a given model is a convex function of $\theta$. Its value minus
 # its gap is a lower bound for its minimum on the hull, so a positive bound proves that the model is outside:
 
@@ -460,7 +463,8 @@ of {values["CART, scale 2"]:.2f} is lower than that of any point found in the hu
 )
 
 # %% [markdown]
-# The average of many experts stays close to the pretrained model, so the hull leaves out more as $T$ grows. A remedy within the
+# The more experts are averaged, the closer their average is to the pretrained model. A good merge of many tasks must then go further
+# past the average, and out of the hull. A remedy within the
 # method is a larger hull: add a merged model as one more vertex (exercise), or multiply the task vectors by a
 # factor first.
 #
@@ -468,16 +472,16 @@ of {values["CART, scale 2"]:.2f} is lower than that of any point found in the hu
 #
 # | paper | claim | found here |
 # |---|---|---|
-# | Proposition 1 | the merged model stays in the hull | true, because the step drops the current point; it does not hold for the free coefficients of the released code |
+# | Proposition 1 | the merged model stays in the hull | true; the released code lets coefficients be negative, and then it can fail |
 # | Theorem 1 | bound {eq}`eq-fw-paper` | true for starts in the hull, can be false outside ([](23-frank-wolfe-proofs)) |
-# | Theorem 1 | the gap falls like $1/S$, faster than $1/\sqrt S$ | refuted by a counterexample ({prf:ref}`prop-fw-still`) |
+# | Theorem 1 | the gap falls like $1/S$, faster than $1/\sqrt S$ | refuted: in the worked example the gap alternates between 4 and 8 |
 #
 # The [ledger](25-frank-wolfe-claims) has the checks (F4 and F5), and the [](../book/errata) lists the errors of the proof.
 #
-# ## Check against known values
+# ## Consistency checks
 #
-# The gap of the first step is the width of the strip in the first figure times the length of the gradient. The
-# certificate must not exceed the lowest loss that was found.
+# The gap of the first step is the width of the strip in the first figure times the length of the gradient. The lower bound may
+# exceed the lowest loss found by at most 0.01, because the lowest loss is read from an interpolated grid.
 
 # %% tags=["hide-input", "nbval-check-output"]
 first_gap = hard_rows["gap"][0]
@@ -525,7 +529,8 @@ for name, state in small.items():
 # ```{exercise} A larger hull (medium)
 # :label: ex-fw-larger
 # Give the three experts of the first figure a fourth vertex, their CART merge at scale 2, and take a soft step. How low
-# is the loss, compared with the best point of the triangle?
+# is the loss, compared with the best point of the triangle? `loss`, `experts`, `points` and `values` hold the calibration loss,
+# the three experts, and the merges of the last table with their losses.
 # ```
 
 # %% [markdown]
@@ -549,8 +554,8 @@ print(coefficients.mean(axis=1).round(2).to_dict())
 #
 # ## Summary
 #
-# * Frank-Wolfe minimises a loss over the weighted averages of experts. Each step costs one gradient and one inner product
-#   per expert, and the gap bounds what is left to gain.
-# * The soft step as stated in the paper drops the current point and can stand still. With the current point kept, the classical rates
-#   hold.
+# * Frank-Wolfe minimises a loss over the weighted averages of experts. The oracle of a step costs one gradient and one inner
+#   product per expert, the line search or the inner minimisation comes on top, and the gap bounds what is left to gain.
+# * The soft step as stated in the paper drops the current point and can fail to converge. With the current point kept, the classical
+#   rates hold.
 # * The hull excludes extrapolation, which the best data-free merges rely on.

@@ -210,7 +210,7 @@ print(f"loss afterwards {(then - 0.3) ** 2 / 2:.2f}, step 5 allows at most {righ
 # (fw-step-floor)=
 # **Cell D, step 10.** The right side of {eq}`eq-fw-paper` falls to $L D^2/2$ and no further. This floor says
 # little. If $\mathcal M$ has a point with $\nabla\ell = 0$, Lipschitz continuity alone gives $g \le L D^2$
-# *everywhere*. The floor cannot be removed, because the step as stated can stand still. Two examples have
+# *everywhere*. The floor cannot be removed, because the step as stated can stay above the minimum. Two examples have
 # $\ell = \frac12 \|\theta\|^2$ and $L = 1$:
 #
 # * With $k = 1$ on the segment from $-1$ to $1$, the step jumps from end to end for ever. The gap is $2 = L D^2/2$,
