@@ -26,6 +26,7 @@ SEED = 0
 DEVICE = "cpu"
 
 # %% tags=["remove-cell"]
+from dataclasses import replace
 from functools import partial
 
 import matplotlib.pyplot as plt
@@ -36,14 +37,14 @@ from IPython.display import Markdown, display
 
 from mergebook import load_suite, load_zoo, plots
 from mergebook.chapters.joint_head import one_question
-from mergebook.lab.comparison import merge_zoo
+from mergebook.lab.comparison import first, merge_zoo
 from mergelib.evaluation.loops import has_bfloat16
 from mergelib.tuning import merged_grid
 
 plots.use_style()
-suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
-zoo = load_zoo(suite, device=DEVICE)
-joint = one_question(zoo)
+zoo = load_zoo(load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE)
+zoo = replace(zoo, suite=first(zoo.suite, validation=250))
+suite, joint = zoo.suite, one_question(zoo)
 TASKS = len(zoo.experts)
 SCALES = {
     "task_arithmetic": sorted({2 / TASKS, 0.1, 0.3, 0.4, 0.6, 0.8}),
@@ -130,7 +131,7 @@ by_default = {method: behind_best(method, scale) for method, scale in DEFAULTS.i
 by_rule = behind_best("task_arithmetic", 2 / TASKS)
 by_task = known["tsv", 1.0, "test"].mean(1) / [own[name][0].mean() for name in suite.tasks]
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "A few labelled examples choose a scale well, but their own accuracy is too high to be reported. Eight experts of `glyphs8` (one seed), means of 10,000 random draws. Bars end at the 90th percentile; dashed and dotted lines are scales chosen without examples.", "name": "fig-choosing"}, "image": {"alt": "Two panels over 5, 20 and 100 labelled examples per task. Left, the test accuracy lost by the chosen scale falls from about 1.5 points to less than 0.2 for TSV and task arithmetic. Dashed lines show the default scales: 1.8 points lost for TSV, almost none for task arithmetic; the rule 2/T loses 0.8. Right, the accuracy on the choosing examples is too high by about 3.5 to 4 points with five examples, 1.2 to 1.4 with twenty and 0.5 or less with a hundred."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "A few labelled examples choose a scale well, but their own accuracy is too high to be reported. Eight experts of `glyphs8` (one seed), means of 10,000 random draws. Bars end at the 90th percentile; dashed and dotted lines are scales chosen without examples.", "name": "fig-choosing"}, "image": {"alt": "Two panels over 5, 20 and 100 labelled examples per task. Left, the test accuracy lost by the chosen scale falls from about 1.6 points to about 0.2 for TSV and task arithmetic. Dashed lines show the default scales: 1.8 points lost for TSV, almost none for task arithmetic; the rule 2/T loses 0.8. Right, the accuracy on the choosing examples is too high by about 3.5 to 4 points with five examples, 1.2 to 1.4 with twenty and 0.5 or less with a hundred."}}
 figure, panels = plt.subplots(1, 2, figsize=(6.3, 2.9), sharey=True, width_ratios=[1.4, 1])
 places = np.arange(len(COUNTS))
 for shift, method in ((-0.06, "task_arithmetic"), (0.06, "tsv")):
@@ -225,7 +226,7 @@ names = [f"{plots.label(m)}, points" for m in SCALES]
 pd.DataFrame.from_dict(rows, orient="index", columns=names)
 
 # %% [markdown]
-# Five examples per task are too few: for task arithmetic they lose 1.5 points, where the default scale loses less than
+# Five examples per task are too few: for task arithmetic they lose 1.7 points, where the default scale loses less than
 # 0.1 points and the rule $\lambda = 2/T$ loses 0.8. A hundred examples find a scale within 0.2 points of the best.
 #
 # What does the default cost elsewhere? The next table answers this from the stored validation results of six suites
@@ -282,7 +283,7 @@ stored.rename_axis(columns=["", "points lost"]).round(1)
 # The optimism is the reason never to choose on test data. We measured it by choosing and reporting on the same random part
 # of the test images. With 20 images per task the reported accuracy is 1.2 points too high for
 # TSV, which is more than the 1.1 points that the choice gains over the default scale. With 100 images per
-# task it is less than 0.3 points too high.
+# task it is 0.3 points too high.
 #
 # The optimism shrinks as the number of examples grows, and it grows with the number of candidates. A method with many
 # settings therefore gains more from a choice on test data than the plain average, which has none. If
@@ -593,16 +594,16 @@ assert worst.loc["EffNet 8", "TSV"].round(0).tolist() == [73, 52]
 if (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0):
     assert abs(lost["tsv", 20] - 0.7) < 0.08
     assert abs(unlucky["tsv", 20] - 2.1) < 0.1
-    assert lost.xs(5, level=1).sub(1.5).abs().max() < 0.1
+    assert lost.xs(5, level=1).sub(1.6).abs().max() < 0.15
     assert overstated.xs(5, level=1).between(3.3, 4.1).all()
     assert overstated.xs(20, level=1).between(1.1, 1.45).all()
     assert overstated.xs(100, level=1).max() < 0.55
-    assert lost["task_arithmetic", 5].round(1) == 1.5
+    assert lost["task_arithmetic", 5].round(1) == 1.7
     assert by_default["task_arithmetic"] < 0.1
     assert round(by_rule, 1) == 0.8
-    assert lost.xs(100, level=1).max() < 0.2
+    assert lost.xs(100, level=1).max().round(1) == 0.2
     assert 1.1 < overstated["tsv", 20] < 1.25
-    assert overstated["tsv", 100] < 0.3
+    assert overstated["tsv", 100].round(1) == 0.3
     assert abs(by_default["tsv"] - lost["tsv", 20] - 1.1) < 0.08
     assert kept.idxmin() == "braille"
     assert kept.round().sort_values().iloc[:2].tolist() == [38, 63]
