@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mergelib import statedict
+from mergelib.card import Merge, write_card
 from mergelib.hashing import sha256_of
 from mergelib.inspection.companions import (
     check_modules,
@@ -90,7 +92,8 @@ def merge_files(
         output: a ``.safetensors`` file, or a folder. A folder also receives configuration,
             tokenizer, modules of Sentence-Transformers and licence from the pretrained model's
             folder, or from the first expert's that has one. With ``missing="experts"`` they come
-            from the first expert that has an averaged key.
+            from the first expert that has an averaged key. Its ``README.md`` is a model card with a
+            recipe that `mergelib.run_recipe` runs again.
         pretrained: file or folder of the base model; most methods need it. By default the one that
             the configuration of adapters names.
         include: patterns of keys to merge; this and the next five options are those of
@@ -166,6 +169,9 @@ def merge_files(
                 if written is not None:
                     _settle_dtype(target, written)
                 _settle_ties(target)
+            fields: dict[str, Any] = {"dtype": written, "max_shard_size": max_shard_size}
+            fields["is_matrix"] = None if is_matrix is statedict.is_matrix else is_matrix
+            write_card(target, output, [Merge([*models.values()], pretrained, fields, metadata)])
         for checkpoint in inputs.values():
             checkpoint.check()
     return output

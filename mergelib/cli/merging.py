@@ -236,7 +236,10 @@ def inspect_command(
 
 @app.command("run")
 def run_command(
-    recipe: Annotated[Path, typer.Argument(help="A YAML file, as mergekit has them.")],
+    recipe: Annotated[
+        Path,
+        typer.Argument(help="A YAML file, as mergekit has them, or a merged folder's README.md."),
+    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where to write the merged model.")
     ],

@@ -25,7 +25,10 @@ _NEEDED = re.compile(
     r"\.(json|txt|model|spm|jinja|py|tiktoken|bpe|codes|vocab|ya?ml)$|^(licen[cs]e|notice|use_policy)",
     re.IGNORECASE,
 )
-_NEEDLESS = re.compile(r"^\.|^readme|^trainer_state|_results\.(json|txt)$|^adapter_", re.IGNORECASE)
+_NEEDLESS = re.compile(
+    r"^\.|^readme|^trainer_state|_results\.(json|txt)$|^adapter_|^(recipe|mergekit_config)\.ya?ml$",
+    re.IGNORECASE,
+)
 
 
 def folder_of(model: object) -> Path | None:
