@@ -13,10 +13,13 @@ from mergelib.inspection.companions import folder_of
 from mergelib.inspection.vocabularies import read_json
 from mergelib.io import AnyPath, split
 from mergelib.io.checkpoint import WHOLE
+from mergelib.statedict import is_matrix
 
 CARD = "README.md"
 NATIVE = "mergelib."  # before a method's name in a recipe: its parameters have the names used here
-_LICENCE = re.compile(r"^license:[ \t]*(?:\n[ \t]*-[ \t]*)?[\"']?([\w.+-]+)", re.MULTILINE)
+_LICENCE = re.compile(  # in a front matter; the first of a list
+    r"---\s*\n(?:(?!---).*\n)*?license:[ \t]*(?:\n[ \t]*-[ \t]*)?[\"']?([\w.+-]+)"
+)
 _HUB = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/")  # of the hub's cache
 
 
@@ -30,64 +33,56 @@ class Merge(NamedTuple):
     name: str = ""
 
 
-def write_card(
-    folder: Path, output: Path, merges: Sequence[Merge], steps: Mapping[str, str] | None = None
-) -> None:
-    """Write the card of the last merge into a folder, which will be moved to ``output``.
-
-    ``steps`` has the names of earlier merges by the paths of their results.
-    """
-    hashes, steps = dict[AnyPath, str](), steps or {}
+def write_card(folder: Path, output: Path, merges: Sequence[Merge]) -> None:
+    """Write the card of the last merge into a folder, which will be moved to ``output``."""
+    steps, names, hashes = {m.name for m in merges}, dict[AnyPath, str](), dict[AnyPath, str]()
     for merge in merges:
         digests = json.loads(merge.notes["mergelib.inputs"])
-        first = [merge.pretrained or ""] if "pretrained" in digests else []
-        hashes |= dict(zip([*first, *merge.models], digests.values(), strict=True))
-    names = {path: _seen(path, output) for path in hashes if str(path) not in steps}
-    licences = {path: _licence(path) for path in names}
-    stated = sorted({*licences.values()} - {""})
-    base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+        paths = [path for path in (merge.pretrained, *merge.models) if path is not None]
+        names |= {path: str(path) if path in steps else _seen(path, output) for path in paths}
+        hashes |= dict(zip(paths[-len(digests) :], digests.values(), strict=True))
+    licences = {path: _licence(path) for path in hashes if path not in steps}
+    stated, last = sorted({*licences.values()} - {""}), merges[-1].notes
+    adapted = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+    config, files = read_json(folder / "config.json"), {file.name for file in folder.iterdir()}
+    signs = {"peft": bool(adapted), "sentence-transformers": "modules.json" in files}
+    signs |= {"diffusers": "_diffusers_version" in config, "timm": "pretrained_cfg" in config}
+    signs |= {"transformers": "model_type" in config}
     about = {
-        "base_model": [base] if base and not Path(base).is_dir() else [*map(_title, names)],
-        "base_model_relation": "merge",
-        "library_name": _library(folder),
+        "base_model": [adapted] if adapted else [*map(_title, licences)],
+        "library_name": next((name for name, found in signs.items() if found), ""),
         "license": stated[0] if len(stated) == 1 and "" not in licences.values() else "",
-        "tags": ["merge", "mergelib"],
     }
-    last = merges[-1].notes
-    differ = (
-        f"\n**The licences of the inputs differ** ({', '.join(stated)}): check that all of them"
-    )
+    differ = f"\n**The licences of the inputs differ** ({', '.join(stated)}): check that all allow"
     lines = [
-        *("---", *(f"{name}: {in_yaml(value)}" for name, value in about.items() if value), "---"),
+        *("---", *(f"{name}: {in_yaml(value)}" for name, value in about.items() if value)),
+        "base_model_relation: merge\ntags: [merge, mergelib]\n---",
         f"# {output.name}\n\nMerged by {_page(last['mergelib.method'])} of mergelib",
         f"{last['mergelib.version']}.\n\n## Recipe\n",
         f"`mergelib run {CARD} -o ../again/` computes the same weights again. Paths are relative",
         "to this file.\n\n```yaml",
-        "\n---\n".join(_document(merge, output, steps) for merge in merges),
+        "\n---\n".join(_document(merge, names) for merge in merges),
         "```\n\n## Inputs\n\n| model | SHA-256 of the weights | licence |\n|---|---|---|",
-        *(f"| `{n}` | `{hashes[p]}` | {licences[p] or 'not stated'} |" for p, n in names.items()),
-        *([differ, "allow what you do with the result."] if len(stated) > 1 else []),
+        *(f"| `{names[p]}` | `{hashes[p]}` | {licences[p] or 'not stated'} |" for p in licences),
+        *([differ, "what you do with the result."] if len(stated) > 1 else []),
     ]
     (folder / CARD).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _document(merge: Merge, output: Path, steps: Mapping[str, str]) -> str:
+def _document(merge: Merge, names: Mapping[AnyPath, str]) -> str:
     """Return a merge as a document of a recipe."""
-    base, *models = (
-        path and (steps.get(str(path)) or _seen(path, output))
-        for path in (merge.pretrained, *merge.models)
-    )
     fields = {**json.loads(merge.notes.get("mergelib.parts", "{}")), **merge.fields}
     values = json.loads(merge.notes["mergelib.hyperparameters"])
     if fields.get("as_adapter"):  # whose header has the rank among them
         fields["rank"] = values.pop("rank")
-    fields |= {"name": merge.name or None, "base_model": base}
-    said = {name: fields[name] for name in sorted(fields) if fields[name] not in (None, "error")}
+    fields |= {"name": merge.name, "base_model": names.get(merge.pretrained or "")}
+    usual = (None, False, "", "error", is_matrix)
+    said = {name: fields[name] for name in sorted(fields) if fields[name] not in usual}
     lines = [f"merge_method: {NATIVE}{merge.notes['mergelib.method']}"]
     lines += [f"{name}: {in_yaml(value)}" for name, value in said.items()]
-    lines += ["models:", *(f"  - model: {in_yaml(m)}" for m in models)]
-    lines += ["parameters:"] * bool(values)
-    return "\n".join([*lines, *(f"  {name}: {in_yaml(value)}" for name, value in values.items())])
+    lines += ["models:", *(f"  - model: {in_yaml(names[path])}" for path in merge.models)]
+    parameters = [f"  {name}: {in_yaml(value)}" for name, value in values.items()]
+    return "\n".join([*lines, *["parameters:"][: len(values)], *parameters])
 
 
 def in_yaml(value: Any) -> str:
@@ -96,13 +91,10 @@ def in_yaml(value: Any) -> str:
         return "{" + ", ".join(f"{in_yaml(k)}: {in_yaml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(in_yaml, value))}]"
-    text = json.dumps(value, ensure_ascii=False, default=_word)
+    if not isinstance(value, str | int | float | None):  # a dtype or function
+        value = getattr(value, "__name__", str(value).removeprefix("torch."))
+    text = json.dumps(value, ensure_ascii=False)
     return re.sub(r"^(-?\d+)e", r"\1.0e", text) if isinstance(value, float) else text
-
-
-def _word(value: Any) -> str:
-    """Return the name of a dtype or function."""
-    return getattr(value, "__name__", str(value).removeprefix("torch."))
 
 
 def _seen(path: AnyPath, folder: Path) -> str:
@@ -130,18 +122,8 @@ def _licence(path: AnyPath) -> str:
     folder = folder_of(split(path)[1] or path)
     here = folder is not None and (folder / CARD).is_file()
     text = (folder / CARD).read_text("utf-8", "replace") if folder and here else ""
-    front = re.match(r"---\s*\n(.*?)\n---", text, re.DOTALL)
-    named = _LICENCE.search(front[1]) if front else None
+    named = _LICENCE.match(text)
     return named[1] if named else ""
-
-
-def _library(folder: Path) -> str:
-    """Return the hub's name of the library that loads a folder, or ""."""
-    config, files = read_json(folder / "config.json"), {file.name for file in folder.iterdir()}
-    signs = {"peft": "adapter_config.json" in files, "diffusers": "_diffusers_version" in config}
-    signs |= {"sentence-transformers": "modules.json" in files, "timm": "pretrained_cfg" in config}
-    signs["transformers"] = "model_type" in config
-    return next((name for name, found in signs.items() if found), "")
 
 
 def _page(method: str) -> str:

@@ -27,8 +27,10 @@ from mergelib.settings import LAYERS, depths
 from mergelib.statedict import StateDict, is_kernel, layout_of
 from mergelib.streaming import merge_files
 
-# Of `mergelib.merge_files` and, the last two, of `mergelib.merge_adapters`.
-OPTIONS = ("include", "exclude", "missing", "max_shard_size", "is_matrix", "as_adapter", "rank")
+OPTIONS = (  # of `mergelib.merge_files`, and of `mergelib.merge_adapters`
+    *("include", "exclude", "missing", "max_shard_size", "dequantise", "is_matrix"),
+    *("as_adapter", "rank"),
+)
 # What mergekit's files may say besides, without a meaning here.
 WITHOUT_EFFECT = ("int8_mask",)
 TEXTS = ("merge_method", "base_model", "dtype", "out_dtype", "tokenizer_source", "name")
@@ -83,14 +85,12 @@ def run_recipe(
     """Merge as a recipe says, and return the output's path.
 
     Paths in the recipe are relative to its folder. Steps before the last are written beside the
-    output and removed again. An output folder receives the recipe as ``recipe.yml``, and a model
-    card with all steps.
+    output and removed again. An output folder gets ``recipe.yml``, the recipe, and a model card.
 
     Args:
         recipe: a YAML file with the words of mergekit's configurations (``merge_method``,
             ``models`` with ``parameters``, ``base_model``, ``dtype``, filters and gradients), or
-            with the name and the hyperparameters of a method of `mergelib.methods`. Or the model
-            card (``README.md``) of a merged folder.
+            with a method of `mergelib.methods` and its hyperparameters; or a merged folder's card.
         output: as in `mergelib.merge_files`.
         device: where to compute.
         overwrite: replace an existing output.
@@ -109,28 +109,26 @@ def run_recipe(
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".recipe-") as scratch:
         for number, step in enumerate(steps, 1):
-            paths = [done.get(name) or _path(name, source) for name in step.experts]
-            name, adapter = step.pretrained, step.options.pop("as_adapter", False)
-            base: AnyPath | None = name and (done.get(name) or _path(name, source))
-            if base is None and not adapter:
-                base = base_of_all({path: path for path in paths})
+            models = [n if n in done else _path(n, source) for n in step.experts]
+            paths = [done.get(model, model) for model in models]
+            first, adapter = step.pretrained, step.options.pop("as_adapter", False)
+            start: AnyPath | None = first and (first if first in done else _path(first, source))
+            if start is None and not adapter:
+                start = base_of_all({path: path for path in paths})
+            base = done.get(str(start), start)
             written = target if number == len(steps) else Path(scratch) / str(number)
             values = _spread(step, paths[0] if base is None else base)
             settings = {"device": device, "overwrite": overwrite, **step.options, **values}
-            if "is_matrix" in settings:
-                settings["is_matrix"] = is_kernel
             merge = merge_adapters if adapter else merge_files
             merge(step.method, paths, written, pretrained=base, **settings)
-            if written.is_dir():
-                weights = written / "adapter_model.safetensors" if adapter else written
-                notes = Checkpoint(weights).metadata
-                fields = {**step.options, "as_adapter": adapter or None}
-                merges.append(Merge(paths, base, fields, notes, step.name))
+            weights = written / "adapter_model.safetensors" if adapter else written
+            fields = {**step.options, "as_adapter": adapter}
+            merges.append(Merge(models, start, fields, Checkpoint(weights).metadata, step.name))
             done[step.name] = str(written)
     if written.is_dir():
         if source.suffix != ".md":
             shutil.copyfile(source, written / "recipe.yml")
-        write_card(written, written, merges, {path: name for name, path in done.items()})
+        write_card(written, written, merges)
     return written
 
 
@@ -228,6 +226,7 @@ def _step(content: Lines, path: Path, line: int) -> Step:
     if options.get("is_matrix", "is_kernel") != "is_kernel":
         at = content.lines["is_matrix"]
         raise fault(f"is_matrix is {options['is_matrix']!r}, expected is_kernel", at)
+    options |= {"is_matrix": is_kernel} if "is_matrix" in options else {}
     paths, name = [name for name, _ in own], content.get("name", "")
     layers = content.get("layers")
     return Step(method, paths, pretrained, options, values, name, fault, native, layers)
@@ -337,7 +336,9 @@ def _mapped(value: Any, change: Callable[[float], float]) -> Any:
 
 def _spread(step: Step, model: AnyPath) -> dict[str, Any]:
     """Return the hyperparameters with mergekit's gradients and filters as patterns of keys."""
-    layout = layout_of(open_model(model)) if step.layers or not step.native else {}
+    layout: StateDict = {}
+    if step.layers or not step.native:
+        layout = layout_of(open_model(model, dequantise=step.options.get("dequantise", False)))
     if step.layers and step.layers != (found := len({*depths(layout).values()})):
         raise step.fault(f"{STACKED}: {model} has {found} layers")
     if step.native:

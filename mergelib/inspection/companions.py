@@ -26,8 +26,7 @@ _NEEDED = re.compile(
     re.IGNORECASE,
 )
 _NEEDLESS = re.compile(
-    r"^\.|^readme|^trainer_state|_results\.(json|txt)$|^adapter_|^(recipe|mergekit_config)\.ya?ml$",
-    re.IGNORECASE,
+    r"^\.|^readme|^trainer_state|_results\.(json|txt)$|^adapter_|^recipe\.y|^mergekit_config", re.I
 )
 
 

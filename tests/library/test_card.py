@@ -52,7 +52,7 @@ def again(folder: Path) -> Path:
     return result
 
 
-OPTIONS = {"fednova": {"steps": [1, 2]}}
+OPTIONS: dict[str, dict[str, Any]] = {"fednova": {"steps": [1, 2]}}
 
 
 @pytest.mark.parametrize("method", method_names())
@@ -77,6 +77,7 @@ CHANGED: dict[str, Any] = {
     "exclude": "*.2.*",
     "missing": "base",
     "max_shard_size": "100B",
+    "dequantise": True,
     "is_matrix": is_kernel,
 }
 
