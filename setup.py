@@ -8,6 +8,7 @@ release is built, as for `tools/stage.py`; without it the metadata contain no ad
 """
 
 import os
+import re
 from pathlib import Path
 
 from setuptools import setup
@@ -40,7 +41,17 @@ def project_urls() -> dict[str, str]:
         "Source": source,
         "Issues": f"{source}/issues",
         "Changelog": f"{source}/blob/main/CHANGELOG.md",
-    }
+    } | _documentation(source)
+
+
+def _documentation(source: str) -> dict[str, str]:
+    """Return the address of the book, which GitHub serves, as `tools/site_files.py` has it."""
+    match = re.fullmatch(r"https://github\.com/([^/]+)/([^/]+)", source)
+    if match is None:
+        return {}
+    host, name = f"{match[1].lower()}.github.io", match[2].removesuffix(".git")
+    site = f"https://{host}/" if name.lower() == host else f"https://{host}/{name}/"
+    return {"Documentation": site}
 
 
 setup(cmdclass={"build_py": BuildWithResults}, project_urls=project_urls())

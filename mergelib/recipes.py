@@ -15,17 +15,22 @@ from typing import Any
 
 import torch
 
-from mergelib.io import AnyPath
+from mergelib.adapters import merge_adapters
+from mergelib.card import NATIVE, Merge, write_card
+from mergelib.io import AnyPath, Checkpoint, base_of_all
 from mergelib.io.models import open_model
 from mergelib.messages.brief import Brief, brief
 from mergelib.messages.extras import needs
 from mergelib.messages.kinds import is_list
 from mergelib.registry import method_names
 from mergelib.settings import LAYERS, depths
-from mergelib.statedict import StateDict, layout_of
+from mergelib.statedict import StateDict, is_kernel, layout_of
 from mergelib.streaming import merge_files
 
-OPTIONS = ("include", "exclude", "missing", "max_shard_size")  # of `mergelib.merge_files`
+OPTIONS = (  # of `mergelib.merge_files`, and of `mergelib.merge_adapters`
+    *("include", "exclude", "missing", "max_shard_size", "dequantise", "is_matrix"),
+    *("as_adapter", "rank"),
+)
 # What mergekit's files may say besides, without a meaning here.
 WITHOUT_EFFECT = ("int8_mask",)
 TEXTS = ("merge_method", "base_model", "dtype", "out_dtype", "tokenizer_source", "name")
@@ -80,12 +85,12 @@ def run_recipe(
     """Merge as a recipe says, and return the output's path.
 
     Paths in the recipe are relative to its folder. Steps before the last are written beside the
-    output and removed again. An output folder receives the recipe as ``recipe.yml``.
+    output and removed again. An output folder gets ``recipe.yml``, the recipe, and a model card.
 
     Args:
         recipe: a YAML file with the words of mergekit's configurations (``merge_method``,
             ``models`` with ``parameters``, ``base_model``, ``dtype``, filters and gradients), or
-            with the name and the hyperparameters of a method of `mergelib.methods`.
+            with a method of `mergelib.methods` and its hyperparameters; or a merged folder's card.
         output: as in `mergelib.merge_files`.
         device: where to compute.
         overwrite: replace an existing output.
@@ -100,25 +105,30 @@ def run_recipe(
     source, target = Path(recipe), Path(output)
     steps = [*read_recipe(source)]
     done: dict[str, str] = {}
+    merges: list[Merge] = []
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".recipe-") as scratch:
         for number, step in enumerate(steps, 1):
-            paths = [done.get(name) or _path(name, source) for name in step.experts]
-            base = step.pretrained and (done.get(step.pretrained) or _path(step.pretrained, source))
-            last = number == len(steps)
-            written = merge_files(
-                step.method,
-                paths,
-                target if last else Path(scratch) / str(number),
-                pretrained=base,
-                device=device,
-                overwrite=overwrite,
-                **step.options,
-                **_spread(step, paths[0] if base is None else base),
-            )
+            models = [n if n in done else _path(n, source) for n in step.experts]
+            paths = [done.get(model, model) for model in models]
+            first, adapter = step.pretrained, step.options.pop("as_adapter", False)
+            start: AnyPath | None = first and (first if first in done else _path(first, source))
+            if start is None and not adapter:
+                start = base_of_all({path: path for path in paths})
+            base = done.get(str(start), start)
+            written = target if number == len(steps) else Path(scratch) / str(number)
+            values = _spread(step, paths[0] if base is None else base)
+            settings = {"device": device, "overwrite": overwrite, **step.options, **values}
+            merge = merge_adapters if adapter else merge_files
+            merge(step.method, paths, written, pretrained=base, **settings)
+            weights = written / "adapter_model.safetensors" if adapter else written
+            fields = {**step.options, "as_adapter": adapter}
+            merges.append(Merge(models, start, fields, Checkpoint(weights).metadata, step.name))
             done[step.name] = str(written)
     if written.is_dir():
-        shutil.copyfile(source, written / "recipe.yml")
+        if source.suffix != ".md":
+            shutil.copyfile(source, written / "recipe.yml")
+        write_card(written, written, merges)
     return written
 
 
@@ -134,6 +144,9 @@ def read_recipe(path: Path) -> Iterator[Step]:
         import yaml
 
     text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":  # a card; blank lines before its recipe keep the numbers of lines
+        before, start, text = text.partition("\n```yaml\n")
+        text = "\n" * (before + start).count("\n") + text.partition("\n```\n")[0]
     loader = yaml.SafeLoader(text)
     try:
         documents = []
@@ -188,13 +201,16 @@ def _step(content: Lines, path: Path, line: int) -> Step:
             raise fault(f"{brief(each)} in models, expected model: PATH", content.lines["models"])
         _check(each, MODEL, fault)
         models.append((each["model"], dict(each.get("parameters") or {})))
-    method = content["merge_method"]
-    if method not in TRANSLATED and method not in method_names():
+    method = content["merge_method"].removeprefix(NATIVE)
+    as_here = content["merge_method"] != method  # in all words
+    native = as_here or method not in TRANSLATED
+    if method not in (method_names() if native else TRANSLATED):
         known = [*TRANSLATED, *(name for name in method_names() if name not in TRANSLATED)]
         at = content.lines["merge_method"]
         raise fault(f"no method {method!r} here; there are: {', '.join(known)}", at)
-    own = [(name, values) for name, values in models if name != base or method == "linear"]
-    if method == "slerp" and base is not None:
+    every = as_here or method == "linear"
+    own = [(name, values) for name, values in models if name != base or every]
+    if method == "slerp" and base is not None and not as_here:
         own = [(base, {}), *own]
     values = dict(content.get("parameters") or {})
     for name in dict.fromkeys(name for _, given in own for name in given):
@@ -204,10 +220,13 @@ def _step(content: Lines, path: Path, line: int) -> Step:
     values = {name: value for name, value in values.items() if name not in WITHOUT_EFFECT}
     options = {name: content[name] for name in OPTIONS if name in content}
     options["dtype"] = content.get("out_dtype", content.get("dtype"))
-    native = method not in TRANSLATED
     if not native:
         method, values = TRANSLATED[method](values, fault)
-    pretrained = None if method in ("average", "slerp") else base
+    pretrained = None if method in ("average", "slerp") and not as_here else base
+    if options.get("is_matrix", "is_kernel") != "is_kernel":
+        at = content.lines["is_matrix"]
+        raise fault(f"is_matrix is {options['is_matrix']!r}, expected is_kernel", at)
+    options |= {"is_matrix": is_kernel} if "is_matrix" in options else {}
     paths, name = [name for name, _ in own], content.get("name", "")
     layers = content.get("layers")
     return Step(method, paths, pretrained, options, values, name, fault, native, layers)
@@ -315,9 +334,11 @@ def _mapped(value: Any, change: Callable[[float], float]) -> Any:
     return change(value)
 
 
-def _spread(step: Step, model: str) -> dict[str, Any]:
+def _spread(step: Step, model: AnyPath) -> dict[str, Any]:
     """Return the hyperparameters with mergekit's gradients and filters as patterns of keys."""
-    layout = layout_of(open_model(model))
+    layout: StateDict = {}
+    if step.layers or not step.native:
+        layout = layout_of(open_model(model, dequantise=step.options.get("dequantise", False)))
     if step.layers and step.layers != (found := len({*depths(layout).values()})):
         raise step.fault(f"{STACKED}: {model} has {found} layers")
     if step.native:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mergelib.card import Merge, write_card
 from mergelib.hashing import sha256_of
 from mergelib.inspection.companions import (
     check_modules,
@@ -68,6 +69,7 @@ def merge_files(
     dtype: torch.dtype | str | None = None,
     is_matrix: IsMatrix = is_matrix,
     max_shard_size: int | str | None = None,
+    dequantise: bool = False,
     overwrite: bool = False,
     **hyperparameters: Any,
 ) -> Path:
@@ -90,7 +92,8 @@ def merge_files(
         output: a ``.safetensors`` file, or a folder. A folder also receives configuration,
             tokenizer, modules of Sentence-Transformers and licence from the pretrained model's
             folder, or from the first expert's that has one. With ``missing="experts"`` they come
-            from the first expert that has an averaged key.
+            from the first expert that has an averaged key. Its ``README.md`` is a model card with a
+            recipe that `mergelib.run_recipe` runs again.
         pretrained: file or folder of the base model; most methods need it. By default the one that
             the configuration of adapters names.
         include: patterns of keys to merge; this and the next five options are those of
@@ -103,6 +106,7 @@ def merge_files(
         is_matrix: predicate (key, tensor) of what low-rank methods treat as a matrix.
         max_shard_size: bytes, or text like ``"5GB"``, per file of an output folder; by default the
             folder is sharded like the reference.
+        dequantise: whether to merge FP8 and MXFP4 weights times their scales, not quantised.
         overwrite: replace an existing output; a folder only if a merge wrote it.
         **hyperparameters: the method's own.
 
@@ -131,8 +135,9 @@ def merge_files(
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     parts = Parts(include, exclude, missing)
     memory = Memory()
-    base = None if pretrained is None else open_model(pretrained, memory=memory)
-    checkpoints = {name: open_model(path, base, memory=memory) for name, path in models.items()}
+    how: dict[str, Any] = {"memory": memory, "dequantise": dequantise}
+    base = None if pretrained is None else open_model(pretrained, **how)
+    checkpoints = {name: open_model(path, base, **how) for name, path in models.items()}
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
     source = compare(checkpoints, base, parts, inputs, written)
     reference = next(iter(inputs.values()))
@@ -163,9 +168,11 @@ def merge_files(
             _write_shards(target, layout, shards, merged, metadata)
             if origin is not None:
                 copy_needed(origin, target, modules=True)
-                if written is not None:
-                    _settle_dtype(target, written)
+                _settle_config(target, written, dequantise)
                 _settle_ties(target)
+            fields = {"dtype": written, "max_shard_size": max_shard_size, "is_matrix": is_matrix}
+            fields |= {"dequantise": dequantise}
+            write_card(target, output, [Merge([*models.values()], pretrained, fields, metadata)])
         for checkpoint in inputs.values():
             checkpoint.check()
     return output
@@ -191,9 +198,7 @@ def check_output(
     except (FileNotFoundError, NotADirectoryError):  # nothing there; the latter is met in writing
         return
     if not (stat.S_ISDIR(mode) if folder else stat.S_ISREG(mode)):
-        kind = (
-            "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "device or pipe"
-        )
+        kind = "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "device"
         raise ValueError(f"output {output} is a {kind} already")
     if folder and empty:
         return
@@ -302,14 +307,15 @@ def _write_shards(
         (folder / "model.safetensors.index.json").write_text(index + "\n")
 
 
-def _settle_dtype(folder: Path, dtype: torch.dtype) -> None:
-    """Have the configuration name the dtype of the weights, if it names any."""
+def _settle_config(folder: Path, dtype: torch.dtype | None, dequantised: bool) -> None:
+    """Have the configuration name the dtype of the weights, if it does, and no quantisation."""
     config, name = read_json(folder / "config.json"), str(dtype).removeprefix("torch.")
 
-    def named(part: dict[str, Any]) -> dict[str, Any]:
-        return part | dict.fromkeys({"torch_dtype", "dtype"} & part.keys(), name)
+    def settle(part: dict[str, Any]) -> dict[str, Any]:  # also of a model's parts
+        part |= dict.fromkeys({"torch_dtype", "dtype"} & part.keys() if dtype else (), name)
+        return {k: v for k, v in part.items() if k != "quantization_config" or not dequantised}
 
-    settled = json.loads(json.dumps(config), object_hook=named)  # also of a model's parts
+    settled = json.loads(json.dumps(config), object_hook=settle)
     if settled != config:
         (folder / "config.json").write_text(json.dumps(settled, indent=2))
 

@@ -313,6 +313,7 @@ def test_addresses_come_from_the_environment(sdist: Path, tmp_path: Path) -> Non
     urls = dict(re.findall(r"^Project-URL: (\w+), (.*)$", metadata, re.MULTILINE))
     source = f"https://github.com/{REPOSITORY}"
     assert urls["Source"] == source
+    assert urls.pop("Documentation") == site_files.site_address(source)
     assert {*urls} == {"Source", "Issues", "Changelog"}
     assert all(url.startswith(source) for url in urls.values())
 

@@ -25,6 +25,7 @@ from mergelib.adapters.factors import (
     weights_of,
 )
 from mergelib.adapters.writing import PREFIX, configuration, under_names
+from mergelib.card import Merge, write_card
 from mergelib.inspection.companions import copy_needed
 from mergelib.io import AnyPath, WithAdapter, staged, write_tensors
 from mergelib.messages.kinds import Size, check_fits
@@ -65,8 +66,8 @@ def merge_adapters(
         method: a name from `mergelib.methods`.
         adapters: at least one folder that PEFT's ``save_pretrained`` wrote, as a list or with
             names.
-        output: a folder. It receives ``adapter_config.json``, ``adapter_model.safetensors`` and
-            tokenizer files of the first adapter's folder.
+        output: a folder. It receives ``adapter_config.json``, ``adapter_model.safetensors``, a
+            model card, and tokenizer files of the first adapter's folder.
         pretrained: file or folder of the base; by default the folder that ``adapter_config.json``
             names, if it is here. Only DoRA and modules that were trained whole
             (``modules_to_save``) can need it.
@@ -95,7 +96,8 @@ def merge_adapters(
     check_fits({"rank": Size | None}, {"rank": rank})
     written, chosen, parts = as_dtype(dtype), get_method(method), Parts(include, exclude)
     chosen.check(hyperparameters)
-    opened, base, base_name = open_adapters(named(adapters), pretrained)
+    models = named(adapters)
+    opened, base, base_name = open_adapters(models, pretrained)
     source, state = compare_adapters(opened, base, parts)
     files = {name: WithAdapter(adapter.path, None) for name, adapter in opened.items()}
     inputs = files if base is None else {**files, "pretrained": base}
@@ -130,6 +132,8 @@ def merge_adapters(
         write_tensors(target / "adapter_model.safetensors", state, state.items(), notes)
         (target / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
         copy_needed(first.path, target, modules=False)
+        fields = {"as_adapter": True, "rank": rank, "dtype": written}
+        write_card(target, Path(output), [Merge([*models.values()], pretrained, fields, notes)])
         for adapter in opened.values():
             adapter.check()
     import pandas as pd

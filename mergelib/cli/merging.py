@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # What a setting may not be, and the option that is meant.
 _SAME = ("output", "pretrained", "include", "exclude", "missing", "device", "dtype", "overwrite")
 _OPTIONS = {
+    "dequantise": "--dequantise",
     **{name: f"--{name}" for name in _SAME},
     "max_shard_size": "--max-shard-size",
     "is_matrix": "--fold-convolutions",
@@ -110,6 +111,9 @@ def merge_command(
     max_shard_size: Annotated[
         str | None, typer.Option(help="The largest file of an output folder, e.g. 5GB.")
     ] = None,
+    dequantise: Annotated[
+        bool, typer.Option("--dequantise", help="Merge FP8 and MXFP4 weights times their scales.")
+    ] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Merge model files, streaming tensor by tensor (the models need not fit into memory).
@@ -131,6 +135,7 @@ def merge_command(
         device=device,
         dtype=dtype,
         max_shard_size=max_shard_size,
+        dequantise=dequantise,
         is_matrix=is_kernel if fold_convolutions else is_matrix,
         overwrite=overwrite,
         **_hyperparameters(settings),
@@ -236,7 +241,10 @@ def inspect_command(
 
 @app.command("run")
 def run_command(
-    recipe: Annotated[Path, typer.Argument(help="A YAML file, as mergekit has them.")],
+    recipe: Annotated[
+        Path,
+        typer.Argument(help="A YAML file, as mergekit has them, or a merged folder's README.md."),
+    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where to write the merged model.")
     ],

@@ -4,10 +4,11 @@ import re
 
 # What the library calls as a keyword, and the commands as an option of that name.
 _KEYWORD = re.compile(
-    r"(?<![^\s(])(pretrained|include|exclude|missing|device|dtype|overwrite|rank)=(True\b|'([^']*)')?"
+    r"(?<![^\s(])(pretrained|include|exclude|missing|device|dtype|overwrite|rank|dequantise)=(True\b|'([^']*)')?"
 )
 _PHRASES = {
     "is_matrix=mergelib.is_kernel": "--fold-convolutions",
+    " (to merge_files or load_state_dict)": "",
     "data= or MERGELIB_DATA": "MERGELIB_DATA",
 }
 

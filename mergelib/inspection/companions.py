@@ -25,7 +25,9 @@ _NEEDED = re.compile(
     r"\.(json|txt|model|spm|jinja|py|tiktoken|bpe|codes|vocab|ya?ml)$|^(licen[cs]e|notice|use_policy)",
     re.IGNORECASE,
 )
-_NEEDLESS = re.compile(r"^\.|^readme|^trainer_state|_results\.(json|txt)$|^adapter_", re.IGNORECASE)
+_NEEDLESS = re.compile(
+    r"^\.|^readme|^trainer_state|_results\.(json|txt)$|^adapter_|^recipe\.y|^mergekit_config", re.I
+)
 
 
 def folder_of(model: object) -> Path | None:

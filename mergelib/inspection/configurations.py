@@ -15,7 +15,7 @@ _HARMLESS = re.compile(
     r"^_(?!class_name$)|(^|\.)(architectures|auto_map|dtype|torch_dtype|id2label|label2id|num_labels"
     r"|num_classes|problem_type|finetuning_task|task_specific_params|use_cache|torchscript"
     r"|gradient_checkpointing|return_dict\w*|output_\w+|vocab_size|license|tags|pretrained_cfg"
-    r"|initializer_\w+|init_\w+|label_smoothing|use_bfloat16|chunk_size_feed_forward)(\.|$)"
+    r"|quantization_config|initializer_\w+|init_\w+|label_smoothing|use_bfloat16|chunk_size_feed_forward)(\.|$)"
     r"|drop|version|_token_id$|_loss|loss_"
 )
 _KIND = re.compile(r"(^|\.)(model_type|_class_name|architecture)$")

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mergelib.io.dequantise import dequantised
 from mergelib.io.files import InputFile, Memory, Place, input_file
 from mergelib.io.header import read_header
 from mergelib.io.pickles import Entry, identity, read_pickle
@@ -42,6 +43,7 @@ class Checkpoint(Mapping[str, Tensor]):
         path: a ``.safetensors`` file, a pickled state dict (``.pt``, ``.pth``, ``.bin``), or a
             Hugging Face folder of either, sharded or not.
         memory: buffers for large tensors, shared by checkpoints that are read side by side.
+        dequantise: whether FP8 and MXFP4 weights are multiplied by their scales when they are read.
 
     Raises:
         FileNotFoundError: if the path does not exist.
@@ -49,7 +51,9 @@ class Checkpoint(Mapping[str, Tensor]):
             missing, or, on access, if a file changed. The message names the file.
     """
 
-    def __init__(self, path: AnyPath, *, memory: Memory | None = None) -> None:
+    def __init__(
+        self, path: AnyPath, *, memory: Memory | None = None, dequantise: bool = False
+    ) -> None:
         self.path = Path(path)
         self._memory = memory
         self.metadata: dict[str, str] = {}
@@ -59,10 +63,14 @@ class Checkpoint(Mapping[str, Tensor]):
         file = _find_weights(self.path)
         if file == self.path or file.suffix != ".json":
             self._add(file)
-            return
-        for shard, keys in _read_index(file).items():
-            self._add(shard)
-            check_keys(keys, self.shards[shard], shard.name, file.name)
+        else:
+            for shard, keys in _read_index(file).items():
+                self._add(shard)
+                check_keys(keys, self.shards[shard], shard.name, file.name)
+        if dequantise:
+            kept, old = dequantised(self._entries), self.shards
+            self._entries = dict(kept.values())
+            self.shards = {f: [kept[k][0] for k in keys if k in kept] for f, keys in old.items()}
 
     def _add(self, path: Path) -> None:
         file = input_file(path, self._memory)

@@ -3,29 +3,30 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
 from mergelib.io.adapters import CONFIG, WithAdapter, read_config
 from mergelib.io.checkpoint import WHOLE, AnyPath, Checkpoint
-from mergelib.io.files import Memory
 from mergelib.statedict import StateDict, name_experts, named
 
 Model = StateDict | nn.Module | AnyPath
 Models = Mapping[str, Model] | Sequence[Model]
 
 
-def load_state_dict(path: AnyPath) -> dict[str, Tensor]:
+def load_state_dict(path: AnyPath, *, dequantise: bool = False) -> dict[str, Tensor]:
     """Read the state dict in any file or folder that `Checkpoint` accepts, and raise its errors.
 
     For the folder of a LoRA adapter it is that of its base with the adapter applied.
+    With ``dequantise`` FP8 and MXFP4 weights are multiplied by their scales.
     Tied tensors, in a pickle or in a file of `mergelib.save_state_dict`, share memory again.
 
     >>> save_state_dict({"head.weight": torch.ones(10, 64)}, "expert.safetensors")
     >>> load_state_dict("expert.safetensors")["head.weight"].shape
     torch.Size([10, 64])
     """
-    return open_model(path).load()
+    return open_model(path, dequantise=dequantise).load()
 
 
 def as_state(model: Model, *, lazy: bool = False, base: StateDict | None = None) -> StateDict:
@@ -87,19 +88,17 @@ def base_of(path: AnyPath) -> Path:
     )
 
 
-def open_model(
-    path: AnyPath, base: StateDict | None = None, *, memory: Memory | None = None
-) -> Checkpoint:
+def open_model(path: AnyPath, base: StateDict | None = None, **options: Any) -> Checkpoint:
     """Return a `Checkpoint`; for an adapter's folder, or ``BASE+ADAPTER``, a base `WithAdapter`.
 
-    An adapter's base is ``base``, or the folder that its configuration names.
+    An adapter's base is ``base``, or that of its configuration. Options are those of `Checkpoint`.
     """
     before, adapter = split(path)
     if adapter is None:
-        return Checkpoint(path, memory=memory)
+        return Checkpoint(path, **options)
     if before is not None or base is None:
-        base = Checkpoint(before or base_of(adapter), memory=memory)
-    return WithAdapter(adapter, base, memory=memory)
+        base = Checkpoint(before or base_of(adapter), **options)
+    return WithAdapter(adapter, base, memory=options.get("memory"))
 
 
 def base_of_all(models: Mapping[str, object]) -> Path | None:

@@ -7,6 +7,7 @@ like counters.
 
 import re
 from collections.abc import Mapping, Set
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,10 @@ _MERGED_FIRST = (
     "save_pretrained)"
 )
 _LEAVE_OUT = "; or leave them out with exclude="
+_FIRST = "dequantise the models first"
+_OPTION = "pass dequantise=True (to merge_files or load_state_dict)"
+_SIGNS = {".qweight": "GPTQ or AWQ, ", ".W_q": "HQQ, ", ".weight_packed": "compressed-tensors, "}
+_SIGNS |= {".absmax": "bitsandbytes, ", ".SCB": "bitsandbytes, "}
 
 
 def check_mergeable(
@@ -31,11 +36,14 @@ def check_mergeable(
     otherwise = _LEAVE_OUT if parts else ""
     first = next(iter(models.values()))
     for name, model in models.items():
-        for key, tensor in model.items():
-            if key in selected and isinstance(tensor, Tensor) and is_quantised(key, tensor):
+        tensors = {key: t for key, t in model.items() if isinstance(t, Tensor)}
+        for key in [key for key in tensors if key in selected]:
+            option = scales_of(key, tensors)
+            if option or is_quantised(key, tensors[key]):
+                kind = next((t for s, t in _SIGNS.items() if any(k.endswith(s) for k in model)), "")
                 raise ValueError(
-                    f"{name}[{key!r}] holds quantised weights ({tensor.dtype}), which cannot be "
-                    f"merged: dequantise the models first{otherwise}"
+                    f"{name}[{key!r}] holds quantised weights ({kind}{tensors[key].dtype}), which "
+                    f"cannot be merged: {_OPTION if option else _FIRST}{otherwise}"
                 )
         factors = factors_of(model, {} if model is first else first, selected)
         if factors:
@@ -55,7 +63,17 @@ def is_quantised(key: str, tensor: Tensor) -> bool:
     if tensor.dtype == torch.int8 and tensor.dim() > 1:
         return True
     last = key.rpartition(".")[2]
-    return tensor.dim() > 0 and re.search(r"weight(_packed)?$|^qzeros$", last) is not None
+    return tensor.dim() > 0 and re.search(r"weight(_packed)?$|^qzeros$|^W_q$", last) is not None
+
+
+def scales_of(key: str, kinds: Mapping[str, Any]) -> str:
+    """Return the key of the scales of an FP8 or MXFP4 weight, or "" for other tensors."""
+    kind, scales = kinds[key], [f"{key.removesuffix('_blocks')}_scales"]
+    if kind.dtype == torch.float8_e4m3fn:
+        scales = [f"{key}_scale_inv", f"{key}_scale"]
+    elif not (key.endswith("_blocks") and kind.dtype == torch.uint8 and len(kind.shape) == 4):
+        return ""
+    return next((name for name in scales if name in kinds), "")
 
 
 def check_device(device: torch.device | str | None) -> None:

@@ -327,6 +327,7 @@ def test_outputs(tmp_path: Path) -> None:
     assert {tensor.dtype for tensor in read(out)[0].values()} == {torch.bfloat16}
     assert 1e-4 < table["relative error"].max() < 1e-2, "the rounding is measured too"
     assert {file.name for file in out.iterdir()} == {
+        "README.md",
         "adapter_config.json",
         "adapter_model.safetensors",
         "tokenizer_config.json",

@@ -258,3 +258,24 @@ def test_adapters_are_merged_into_one(run: Run, tmp_path: Path) -> None:
     assert "fc  rank 1  relative error 0." in succeed(run, *command, "--rank", 1, "--overwrite")
     assert "pass --overwrite to replace it" in fail(run, *command)
     assert "pass --rank to truncate it" in fail(run, "merge-adapters", "ties", *folders, "-o", new)
+
+
+def test_quantised_weights_are_merged_on_request(run: Run, tmp_path: Path) -> None:
+    codes = torch.tensor([[1.0, -2.0], [0.5, 4.0]])
+    state = {"w": codes.to(torch.float8_e4m3fn), "w_scale": torch.tensor([[2.0], [3.0]])}
+    save_state_dict(state, tmp_path / "a.safetensors")
+    command = ["merge", "average", tmp_path / "a.safetensors", "-o", tmp_path / "out"]
+    assert "which cannot be merged: pass --dequantise; or leave them out" in fail(run, *command)
+    succeed(run, *command, "--dequantise")
+    (merged,) = load_state_dict(tmp_path / "out").values()
+    assert torch.equal(merged, (codes * state["w_scale"]).bfloat16())
+
+
+def test_a_card_runs_again(run: Run, models: tuple[Path, list[Path]], tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    base, experts = models
+    merging = ["-p", base, "-o", tmp_path / "out", "--set", "scale=0.3", "--fold-convolutions"]
+    succeed(run, "merge", "cart", *experts, *merging)
+    succeed(run, "run", tmp_path / "out" / "README.md", "-o", tmp_path / "again")
+    one, other = (load_state_dict(tmp_path / name) for name in ("out", "again"))
+    assert all(torch.equal(one[key], other[key]) for key in one)

@@ -159,13 +159,37 @@ def test_layouts_of_a_mixture_are_named(first: bool, tmp_path: Path) -> None:
         "compress": lambda: ml.compress("emr", {"a": expert}, pretrained=base),
     }
     for name, call in calls.items():
-        with pytest.raises(Misfit, match="hold the experts of a mixture in different layouts: "):
+        with pytest.raises(
+            Misfit, match="hold the experts of a mixture in different layouts: "
+        ) as r:
             call()
+        assert "'mlp.experts.0.a.weight'" in str(r.value)
+        assert "'mlp.experts.gate_up_proj'" in str(r.value)
         if name != "compress":
             said = heard(partial(call, missing="skip"))
             (text,) = [each for each in said if "different layouts" in each]
             assert "'mlp.experts.0.a.weight'" in text
             assert "'mlp.experts.gate_up_proj'" in text
+
+
+@pytest.mark.parametrize(
+    "method", ["average", "task_arithmetic", "fednova", "wsm", "ties", "consensus"]
+)
+def test_experts_in_one_tensor_are_merged_as_experts_with_keys(method: str) -> None:
+    """By methods that look at entries alone; others have one value, or matrix, per tensor."""
+
+    def fused(state: State) -> State:
+        stacked = torch.stack([state[f"mlp.experts.{i}.up.weight"] for i in range(3)])
+        return {"router.weight": state["router.weight"], "mlp.experts.up": stacked}
+
+    torch.manual_seed(0)
+    base = {f"mlp.experts.{i}.up.weight": torch.randn(6, 4) for i in range(3)}
+    base["router.weight"] = torch.randn(3, 4)
+    experts = [{k: v + 0.1 * torch.randn_like(v) for k, v in base.items()} for _ in range(2)]
+    options: dict[str, Any] = {"steps": [1, 2]} if method == "fednova" else {}
+    apart = ml.merge(method, experts, pretrained=base, **options)
+    whole = ml.merge(method, [*map(fused, experts)], pretrained=fused(base), **options)
+    assert all(torch.equal(whole[key], value) for key, value in fused(apart).items())
 
 
 def test_skipped_keys_are_counted_and_named(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_only_what_a_model_needs_is_copied(models: list[Path], tmp_path: Path) -
     for folder in models[1:]:
         (folder / "chat_template.jinja").write_text("{}")
     out = ml.merge_files("average", models[1:], tmp_path / "out", pretrained=models[0])
-    own = {"config.json", "generation_config.json", "model.safetensors"}
+    own = {"README.md", "config.json", "generation_config.json", "model.safetensors"}
     assert names(out) == own | {*needed}
 
 
@@ -101,8 +101,8 @@ def test_modules_of_sentence_transformers(tmp_path: Path) -> None:
     folders = [make_sentences(tmp_path / name, i, 1.0) for i, name in enumerate("pab")]
     out = ml.merge_files("average", folders[1:], tmp_path / "out", pretrained=folders[0])
     assert names(out) == {
-        *("config.json", "model.safetensors", "modules.json", "1_Pooling/config.json"),
-        *("2_Dense/config.json", "2_Dense/model.safetensors"),
+        *("README.md", "config.json", "model.safetensors", "modules.json"),
+        *("1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"),
     }
     assert (out / "3_Norm").is_dir()
     assert "mergelib.method" in Checkpoint(out).metadata
@@ -130,7 +130,7 @@ def test_a_list_of_modules_does_not_lead_out_of_the_folder(tmp_path: Path) -> No
     for listed in (modules[:3], modules, {"path": "x"}):
         (folder / "modules.json").write_text(json.dumps(listed))
         out = ml.merge_files("average", [folder], tmp_path / "out", overwrite=True)
-        assert names(out) == {"config.json", "model.safetensors", "modules.json"}
+        assert names(out) == {"README.md", "config.json", "model.safetensors", "modules.json"}
 
 
 def test_a_real_sentence_transformer_loads(tmp_path: Path) -> None:
@@ -149,7 +149,9 @@ def test_a_real_sentence_transformer_loads(tmp_path: Path) -> None:
     encoded = [library.SentenceTransformer(str(f)).encode(texts) for f in (origin, out, expert)]
     assert encoded[1].shape == encoded[0].shape
     assert 0 < abs(encoded[1] - encoded[0]).max() < abs(encoded[2] - encoded[0]).max() < 0.1
-    assert not (out / "README.md").exists()
+    card = (out / "README.md").read_text()
+    assert "merge_method: mergelib.task_arithmetic" in card, "not the card of the input"
+    assert len(card) < len((origin / "README.md").read_text())
 
 
 def test_a_head_that_is_written_apart_is_not_tied(models: list[Path], tmp_path: Path) -> None:

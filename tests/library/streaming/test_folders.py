@@ -39,7 +39,7 @@ def test_sharded_in_sharded_out(tmp_path: Path, states: list[State], files: list
     }
     assert (output / "config.json").read_text() == '{"model_type": "tiny"}'
     kept = {path.name for path in shards} | {"model.safetensors.index.json", "config.json"}
-    assert set(os.listdir(output)) == kept | {"tokenizer.model"}
+    assert set(os.listdir(output)) == kept | {"tokenizer.model", "README.md"}
     listing = "".join(f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in shards)
     recorded = json.loads(Checkpoint(output).metadata["mergelib.inputs"])
     assert recorded["pretrained"] == hashlib.sha256(listing.encode()).hexdigest()
