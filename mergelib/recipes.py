@@ -25,14 +25,14 @@ from mergelib.settings import LAYERS, depths
 from mergelib.statedict import StateDict, layout_of
 from mergelib.streaming import merge_files
 
-OPTIONS = ("include", "exclude", "missing", "max_shard_size")  # of `mergelib.merge_files`
+OPTIONS = ("include", "exclude", "missing", "rename", "max_shard_size")  # of `mergelib.merge_files`
 # What mergekit's files may say besides, without a meaning here.
 WITHOUT_EFFECT = ("int8_mask",)
 TEXTS = ("merge_method", "base_model", "dtype", "out_dtype", "tokenizer_source", "name")
 KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(TEXTS, (str, "a text")),
     **dict.fromkeys(("models", "slices", "sources", "layer_range"), (list, "a list")),
-    "parameters": (dict, "a mapping"),
+    **dict.fromkeys(("parameters", "rename"), (dict, "a mapping")),
     "model": (str, "a path"),
 }
 FIELDS = (*TEXTS, "models", "slices", "parameters", *OPTIONS)

@@ -36,6 +36,7 @@ from mergelib.io import (
     base_of_all,
     note_ties,
     open_model,
+    renamed,
     resolved,
     staged,
     write_tensors,
@@ -64,6 +65,7 @@ def merge_files(
     include: Patterns | None = None,
     exclude: Patterns | None = None,
     missing: Missing = "error",
+    rename: Mapping[str, str] | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     is_matrix: IsMatrix = is_matrix,
@@ -93,10 +95,11 @@ def merge_files(
             from the first expert that has an averaged key.
         pretrained: file or folder of the base model; most methods need it. By default the one that
             the configuration of adapters names.
-        include: patterns of keys to merge; this and the next five options are those of
+        include: patterns of keys to merge; this and the next six options are those of
             `mergelib.merge`.
         exclude: patterns of keys not to merge.
         missing: what happens to keys that models do not share.
+        rename: patterns of experts' keys with the names that the reference has.
         device: where to compute.
         dtype: that of the result's floating tensors, also in the folder's ``config.json``; by
             default that of the pretrained model's (else the first expert's).
@@ -129,12 +132,12 @@ def merge_files(
     chosen, models = get_method(method), named(experts)
     pretrained = base_of_all(models) if pretrained is None else pretrained
     chosen.check(hyperparameters, pretrained=pretrained is not None)
-    parts = Parts(include, exclude, missing)
+    parts = Parts(include, exclude, missing, rename)
     memory = Memory()
     base = None if pretrained is None else open_model(pretrained, memory=memory)
     checkpoints = {name: open_model(path, base, memory=memory) for name, path in models.items()}
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
-    source = compare(checkpoints, base, parts, inputs, written)
+    source = compare(renamed(checkpoints, base, rename), base, parts, inputs, written)
     reference = next(iter(inputs.values()))
     options: dict[str, Any] = {"device": device, "matrices": is_matrix, "shown": True}
     merged = merge_tensors(chosen, source, hyperparameters, **options)

@@ -16,6 +16,7 @@ from mergelib.io.models import (
     open_model,
     split,
 )
+from mergelib.io.renamed import renamed
 from mergelib.io.staging import resolved, staged
 from mergelib.io.write import note_ties, save_state_dict, write_tensors
 
@@ -36,6 +37,7 @@ __all__ = [
     "load_state_dict",
     "note_ties",
     "open_model",
+    "renamed",
     "resolved",
     "save_state_dict",
     "split",

@@ -139,6 +139,17 @@ case("lacks-key")(lambda: merge(without("classifier.weight")))
 case("extra-key")(lambda: merge(more(classifier__bias=torch.zeros(3))))
 case("shape")(lambda: merge(more(classifier__weight=torch.zeros(5, 32))))
 case("other-names")(lambda: merge(lambda state: {f"model.{key}": state[key] for key in state}))
+case("other-names-allowed")(
+    lambda: merge(
+        lambda state: {k if "class" in k else f"model.{k}": state[k] for k in state},
+        missing="experts",
+    )
+)
+case("rename")(
+    lambda: merge(
+        lambda state: {f"module.{key}": state[key] for key in state}, rename={"modul.*": "*"}
+    )
+)
 case("dtype-of-one")(lambda: merge(more(encoder__dense__bias=torch.ones(32, dtype=torch.int64))))
 case("pattern")(lambda: merge(exclude="head.*"))
 case("everything-excluded")(lambda: merge(exclude="*"))
