@@ -89,6 +89,7 @@ def merge_files(
         method: a name from `mergelib.methods`.
         experts: at least one file or folder that `Checkpoint` reads, as a list or with names. An
             adapter's folder means its base with the adapter applied; so does ``"BASE+ADAPTER"``.
+            ``"FILE::KEY"`` chooses one of several sets of weights in a pickle.
         output: a ``.safetensors`` file, or a folder. A folder also receives configuration,
             tokenizer, modules of Sentence-Transformers and licence from the pretrained model's
             folder, or from the first expert's that has one. With ``missing="experts"`` they come
@@ -274,7 +275,9 @@ def provenance(
         "mergelib.hyperparameters": json.dumps(hyperparameters, default=_plain),
         **({} if parts == Parts() else {"mergelib.parts": json.dumps(asdict(parts))}),
         "mergelib.inputs": json.dumps(hashes),
-        "mergelib.files": json.dumps({name: c.path.name for name, c in inputs.items()}),
+        "mergelib.files": json.dumps(
+            {name: "::".join(filter(None, (c.path.name, c.key))) for name, c in inputs.items()}
+        ),
         "mergelib.version": __version__,
     }
 

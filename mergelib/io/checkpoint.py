@@ -40,7 +40,8 @@ class Checkpoint(Mapping[str, Tensor]):
 
     Args:
         path: a ``.safetensors`` file, a pickled state dict (``.pt``, ``.pth``, ``.bin``), or a
-            Hugging Face folder of either, sharded or not.
+            Hugging Face folder of either, sharded or not. ``"FILE::KEY"`` means the weights under
+            that key of a pickle, such as ``"last.ckpt::ema"``.
         memory: buffers for large tensors, shared by checkpoints that are read side by side.
 
     Raises:
@@ -50,7 +51,7 @@ class Checkpoint(Mapping[str, Tensor]):
     """
 
     def __init__(self, path: AnyPath, *, memory: Memory | None = None) -> None:
-        self.path = Path(path)
+        self.path, self.key = split_key(path)
         self._memory = memory
         self.metadata: dict[str, str] = {}
         self.shards: dict[Path, list[str]] = {}  # file -> its keys
@@ -67,11 +68,13 @@ class Checkpoint(Mapping[str, Tensor]):
     def _add(self, path: Path) -> None:
         file = input_file(path, self._memory)
         entries: Mapping[str, Entry]
+        if path.suffix == ".safetensors" and self.key:
+            raise ValueError(f"{path} holds one set of weights: leave ::{self.key} out")
         if path.suffix == ".safetensors":
             entries, metadata = read_header(file)
             self.metadata |= metadata
         else:
-            entries = read_pickle(file)
+            entries = read_pickle(file, self.key)
         self._files.append(file)
         self.shards[path] = sorted(entries, key=lambda key: -entries[key].dtype.itemsize)
         self._entries |= {key: entries[key] for key in self.shards[path]}
@@ -135,6 +138,12 @@ class Checkpoint(Mapping[str, Tensor]):
         """Raise ``ValueError`` if a file has changed since its header was read."""
         for file in self._files:
             file.check()
+
+
+def split_key(path: AnyPath) -> tuple[Path, str | None]:
+    """Return the file of ``"FILE::KEY"`` and the key; None for a path without one."""
+    before, _, key = os.fspath(path).rpartition("::")
+    return (Path(before), key) if before and key and not Path(path).exists() else (Path(path), None)
 
 
 def _find_weights(path: Path) -> Path:
