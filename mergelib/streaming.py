@@ -30,6 +30,8 @@ from mergelib.inspection.companions import (
 from mergelib.inspection.layouts import HEAD
 from mergelib.inspection.vocabularies import read_json
 from mergelib.io import (
+    DIFFUSION,
+    WHOLE,
     AnyPath,
     Checkpoint,
     Memory,
@@ -164,7 +166,9 @@ def merge_files(
         if single:
             write_tensors(target, layout, merged, metadata)
         else:
-            _write_shards(target, layout, shards, merged, metadata)
+            diffusers = origin is not None and any(origin.glob(f"{DIFFUSION}.*"))
+            stem = DIFFUSION if diffusers else "model"
+            _write_shards(target, stem, layout, shards, merged, metadata)
             if origin is not None:
                 copy_needed(origin, target, modules=True)
                 if written is not None:
@@ -187,7 +191,7 @@ def check_output(
         for path in (model, *(file.resolve() for file in checkpoint.shards)):
             if target == path or target in path.parents:
                 raise ValueError(f"output {output} is or holds {name} ({checkpoint.path})")
-        if target == model / "model.safetensors":
+        if target.parent == model and target.name in WHOLE:
             raise ValueError(f"output {output} would be read in place of {name}, in whose folder")
     try:
         mode = output.stat().st_mode
@@ -289,23 +293,24 @@ def _plain(value: Any) -> Any:
 
 def _write_shards(
     folder: Path,
+    stem: str,
     layout: StateDict,
     shards: Sequence[Sequence[str]],
     merged: Iterator[tuple[str, Tensor]],
     metadata: Mapping[str, str],
 ) -> None:
-    """Write a model folder's weights with Hugging Face's file names, and an index if sharded."""
+    """Write a model folder's weights in files named ``stem``, with an index if sharded."""
     weight_map: dict[str, str] = {}
     for number, keys in enumerate(shards, 1):
-        sharded = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        name = sharded if len(shards) > 1 else "model.safetensors"
+        sharded = f"{stem}-{number:05d}-of-{len(shards):05d}.safetensors"
+        name = sharded if len(shards) > 1 else f"{stem}.safetensors"
         part = {key: layout[key] for key in keys}
         write_tensors(folder / name, part, islice(merged, len(keys)), metadata)
         weight_map |= dict.fromkeys(keys, name)
     if len(shards) > 1:
         total = {"total_size": sum(tensor.nbytes for tensor in layout.values())}
         index = json.dumps({"metadata": total, "weight_map": weight_map}, indent=2)
-        (folder / "model.safetensors.index.json").write_text(index + "\n")
+        (folder / f"{stem}.safetensors.index.json").write_text(index + "\n")
 
 
 def _settle_dtype(folder: Path, dtype: torch.dtype) -> None:

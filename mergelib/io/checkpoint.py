@@ -27,7 +27,9 @@ _OTHERS = {
 }
 _SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pkl", *_OTHERS}
 
-WHOLE = ("model.safetensors", "pytorch_model.bin")  # files that are a folder's model
+# Files that are a folder's model, as transformers and diffusers name them.
+DIFFUSION = "diffusion_pytorch_model"
+WHOLE = ("model.safetensors", "pytorch_model.bin", f"{DIFFUSION}.safetensors", f"{DIFFUSION}.bin")
 TIED = "mergelib.tied"  # in metadata: names of one tensor, each further name to the first
 
 
@@ -158,10 +160,14 @@ def _find_weights(path: Path) -> Path:
             if file.is_file():
                 return file
     files = sorted(f for f in (*path.glob("*"), *path.glob("*/*")) if f.suffix in _SUFFIXES)
-    for file in files[:1]:
+    readable = [file for file in files if file.suffix not in _OTHERS]
+    for file in files[: not readable]:
         _check_format(file)
-    listed = ", ".join(str(file.relative_to(path)) for file in files[:5])
-    there = f"; it holds {listed}: pass one of these files by itself" if files else ""
+    folders = dict.fromkeys(f"{file.parent.name}/" for file in readable if file.parent != path)
+    names = [file.name for file in readable if file.parent == path] or [*folders]
+    there = (
+        f"; it holds {', '.join(names[:5])}: choose one, as in {path / names[0]}" if names else ""
+    )
     raise ValueError(
         f"{path} holds no weights of one model: expected model.safetensors, or shards and an index"
         f"{there}"

@@ -251,7 +251,11 @@ def _chosen(path: Path, loaded: object, key: str | None) -> Mapping[str, Tensor]
             f"{', '.join(map(repr, others))} is not; to merge another set, pass {path}::{others[0]}"
         )
     if not sets or (key is None and len(sets) > 1):
-        found = f"{len(sets)} ({listed}): choose one, as in {path}::{next(iter(sets))}" if sets else "none"
+        found = (
+            f"{len(sets)} ({listed}): choose one, as in {path}::{next(iter(sets))}"
+            if sets
+            else "none"
+        )
         raise _Refused(f"{path} is refused: expected one state dict of tensors, found {found}")
     return next(iter(sets.values())) if key is None else sets[key]
 

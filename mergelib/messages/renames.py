@@ -10,7 +10,7 @@ _RENEWED = [("*.gamma", "*.weight"), ("*.beta", "*.bias")]  # of TensorFlow, in 
 _RENEWED += [("*.weight_g", f"{_NORM}0"), ("*.weight_v", f"{_NORM}1")]  # of weight normalisation
 _RENEWED += [(new, old) for old, new in _RENEWED]
 _TRIED = 64  # keys that prefixes are taken from
-_FEW, _ENOUGH = 4, 0.5  # keys, and a share of them, that have to match
+_FEW, _ENOUGH = 4, 0.75  # keys, and a share of them, that have to match
 
 
 def rename_keys(keys: Sequence[str], old: str, new: str, known: Collection[str]) -> list[str]:

@@ -132,16 +132,26 @@ def test_formats_of_other_programs(tmp_path: Path, name: str) -> None:
         Checkpoint(folder / "weights.bin")
 
 
-def test_pipelines_and_components_of_diffusers(tmp_path: Path) -> None:
-    name = "diffusion_pytorch_model.safetensors"
+def test_folders_whose_weights_lie_deeper(tmp_path: Path) -> None:
+    """A pipeline of diffusers, and the checkpoints of a run; a variant is a file to pass."""
+    name = "diffusion_pytorch_model"
+    pipe = tmp_path / "pipe"
     for part in ("unet", "vae"):
-        save_state_dict(weights(), tmp_path / "pipe" / part / name)
-    (tmp_path / "pipe" / "model_index.json").write_text("{}")
-    message = re.escape(f"it holds unet/{name}, vae/{name}: pass one of these files by itself")
-    with pytest.raises(ValueError, match=message):
-        Checkpoint(tmp_path / "pipe")
-    with pytest.raises(ValueError, match=re.escape(f"it holds {name}: pass one of")):
-        Checkpoint(tmp_path / "pipe" / "unet")
+        save_state_dict(weights(), pipe / part / f"{name}.safetensors")
+    (pipe / "safety_checker").mkdir()
+    (pipe / "safety_checker" / "flax_model.msgpack").write_bytes(b"something")
+    message = re.escape(f"it holds unet/, vae/: choose one, as in {pipe / 'unet'}")
+    with pytest.raises(ValueError, match=f"{message}$"):
+        Checkpoint(pipe)
+    assert Checkpoint(pipe / "unet").keys() == weights().keys()
+    torch.save({"model_state_dict": weights()}, tmp_path / "step-5.pt")
+    save_state_dict(weights(), tmp_path / "step-9" / "model.safetensors")
+    message = re.escape(f"it holds step-5.pt: choose one, as in {tmp_path / 'step-5.pt'}")
+    with pytest.raises(ValueError, match=f"{message}$"):
+        Checkpoint(tmp_path)
+    save_state_dict(weights(), tmp_path / "half" / f"{name}.fp16.safetensors")
+    with pytest.raises(ValueError, match=re.escape(f"as in {tmp_path / 'half' / name}.fp16.saf")):
+        Checkpoint(tmp_path / "half")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"or shards and an index$"):
         Checkpoint(tmp_path / "empty")
