@@ -22,7 +22,7 @@ from mergelib.preview.fates import attempt, fates_of, patterns_of, table_of
 from mergelib.preview.numbers import Numbers
 from mergelib.preview.suggesting import command_for, costs_of, listed, suggest
 from mergelib.progress import progress
-from mergelib.statedict import Misfit, named
+from mergelib.statedict import Misfit, is_statistic, named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,6 +157,8 @@ def inspect(
         reason += f"; {', '.join(patterns)} differ, so the result has those of {owner}, if any"
     if method and all(isinstance(state, WithAdapter) for state in states.values()):
         reason += "; mergelib merge-adapters writes an adapter instead of a model"
+    if method and any(map(is_statistic, source.selection.merged)):
+        reason += "; measure BatchNorm's statistics again afterwards (ml.recalibrate_batchnorm)"
     return Inspection(
         table_of(rows),
         numbers.table(known),

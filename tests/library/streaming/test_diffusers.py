@@ -39,7 +39,7 @@ def test_a_component_keeps_its_file_names(tmp_path: Path, shards: int) -> None:
     assert_same(load_state_dict(out), expected)
     assert_same(merge("average", paths), expected)
     merge_files("average", paths, out, overwrite=True)  # it is known as a merge's
-    with pytest.raises(ValueError, match="(is or holds|read in place of) expert 0"):
+    with pytest.raises(ValueError, match=r"(is or holds|read in place of) expert 0"):
         merge_files("average", paths, paths[0] / f"{STEM}.safetensors", overwrite=True)
     file = merge_files("average", paths, tmp_path / "unet.safetensors")
     assert_same(load_state_dict(file), expected)
