@@ -1,6 +1,7 @@
 """Experts whose keys are renamed to those of the reference."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from torch import Tensor
 
@@ -13,9 +14,9 @@ from mergelib.statedict import StateDict, layout_of, tied_keys
 class Renamed(Mapping[str, Tensor]):
     """A model in a file under other names; ``names`` maps each of these to the file's."""
 
-    def __init__(self, model: Checkpoint, names: Mapping[str, str]) -> None:
+    def __init__(self, model: StateDict, names: Mapping[str, str]) -> None:
         self._model, self._names = model, names
-        self.shards = model.shards
+        self.shards: Mapping[Path, list[str]] = getattr(model, "shards", {})
 
     def __getitem__(self, key: str) -> Tensor:
         return self._model[self._names[key]]
@@ -54,28 +55,27 @@ def renamed(
     """
     what = next(iter(experts)) if reference is None else "pretrained"
     known = experts[what] if reference is None else reference
-    unused, states = dict(rename or {}), dict(experts)
-    for name, model in experts.items() if rename else ():
+    pairs, states = dict(rename or {}), dict(experts)
+    unused = pairs.copy()
+    for name, model in experts.items() if pairs else ():
         keys = [*model]
-        for old, new in (rename or {}).items():
+        for old, new in pairs.items():
             before, keys = keys, rename_keys(keys, old, new, known)
             if keys != before:
                 unused.pop(old, None)
         names: dict[str, str] = {}
         for key, old in zip(keys, model, strict=True):
             if names.setdefault(key, old) != old:
-                raise ValueError(
-                    f"rename gives {names[key]!r} and {old!r} of {name} one name, {key!r}"
-                )
-        if keys != [*model]:
-            lazy = isinstance(model, Checkpoint)
-            states[name] = (
-                Renamed(model, names) if lazy else {k: model[old] for k, old in names.items()}
-            )
+                both = f"{names[key]!r} and {old!r}"
+                raise ValueError(f"rename gives {both} of {name} one name, {key!r}")
+        if keys == [*model]:
+            continue
+        in_file = isinstance(model, Checkpoint)
+        states[name] = Renamed(model, names) if in_file else {k: model[names[k]] for k in names}
     for old in unused:
         left = [key for model in experts.values() for key in model if key not in known]
-        hint = nearest(old, left)
         raise ValueError(
-            f"rename pattern {old!r} matches no key of an expert that {what} lacks{hint}"
+            f"rename pattern {old!r} matches no key of an expert that {what} lacks"
+            f"{nearest(old, left)}"
         )
     return states

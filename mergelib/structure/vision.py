@@ -24,7 +24,7 @@ def _resnet(net: Any, scope: Scope, x: Features | None) -> Features | None:
     x = scope.chain(x, "conv1", "bn1", "maxpool", *stages)
     if hasattr(net, "avgpool"):  # timm's pooling leaves one place, and may repeat features
         x = scope.flatten(scope("avgpool", x))
-    return scope("fc", x)
+    return scope.chain(x, "fc")
 
 
 @describes(f"{TRANSFORMER}.EncoderBlock")

@@ -334,8 +334,8 @@ case("hub-name")(lambda: merge_files("google-bert/bert-base-uncased"))
 
 @case("no-weights")
 def _() -> None:
-    Path("a").mkdir()
-    saved("a/epoch-3.safetensors", tuned(1))
+    for part in ("unet", "vae"):
+        saved(f"a/{part}/diffusion_pytorch_model.safetensors", tuned(1))
     merge_files("a")
 
 
@@ -355,6 +355,12 @@ def _() -> None:
 def _() -> None:
     torch.save({"student": tuned(1), "teacher": tuned(2)}, "a.pt")
     merge_files("a.pt")
+
+
+@case("key")
+def _() -> None:
+    torch.save({"model": tuned(1), "params_ema": tuned(2)}, "a.pt")
+    merge_files("a.pt::ema")
 
 
 @case("several-sets")

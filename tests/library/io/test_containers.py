@@ -104,7 +104,10 @@ def test_one_spelling_everywhere(
     assert "--rename 'module.*=*'" in fail(run, *command)
     succeed(run, *command, "--rename", "module.*=*")
     succeed(run, "inspect", *paths, "--rename", "module.*=*")
-    written = [ml.merge_files("average", paths, "folder", rename=rename), "command.safetensors"]
+    written: list[str | Path] = [
+        ml.merge_files("average", paths, "folder", rename=rename),
+        "command.safetensors",
+    ]
     assert Path("folder/config.json").is_file()
     if pytest.importorskip("yaml"):
         models = "".join(f"  - model: {path}\n" for path in paths)

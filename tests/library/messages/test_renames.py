@@ -108,7 +108,7 @@ def test_gpt2_without_its_prefix() -> None:
         ml.merge("average", experts, pretrained=base, missing="base")
     for missing in ("skip", "experts"):
         with pytest.warns(UserWarning, match=f"only 1 of 13 keys are in all models; {said}"):
-            ml.merge("average", experts, pretrained=base, missing=missing)  # type: ignore[arg-type]
+            ml.merge("average", experts, pretrained=base, missing=missing)
     with pytest.raises(ValueError, match=r"nothing to merge.*all 6 keys of expert 0 match"):
         ml.merge("average", [state(keys)], pretrained=base, missing="skip", exclude="steps")
 
@@ -163,7 +163,8 @@ def test_renamings_that_are_refused(
 ) -> None:
     base = state(["a", "b"])
     experts = [state(["module.a", "b"], 1), state(["module.a", "b", "x.a"], 2)]
-    for call in (ml.merge, ml.inspect, ml.merge_files):
+    calls: list[Any] = [ml.merge, ml.inspect, ml.merge_files]
+    for call in calls:
         arguments: Any = [] if call is ml.inspect else ["average"]
         paths: Any = [tmp_path / f"{i}.safetensors" for i in range(4)]
         for model, path in zip([*experts, base], paths, strict=False):

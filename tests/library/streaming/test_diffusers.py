@@ -41,8 +41,8 @@ def test_a_component_keeps_its_file_names(tmp_path: Path, shards: int) -> None:
     merge_files("average", paths, out, overwrite=True)  # it is known as a merge's
     with pytest.raises(ValueError, match=r"(is or holds|read in place of) expert 0"):
         merge_files("average", paths, paths[0] / f"{STEM}.safetensors", overwrite=True)
-    file = merge_files("average", paths, tmp_path / "unet.safetensors")
-    assert_same(load_state_dict(file), expected)
+    alone = merge_files("average", paths, tmp_path / "unet.safetensors")
+    assert_same(load_state_dict(alone), expected)
 
 
 def unet(diffusers: Any, seed: int) -> Any:
