@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, Literal, get_args
 
 from mergelib.inspection.layouts import check_layouts
+from mergelib.inspection.watch import COUNTERS
 from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_mergeable
 from mergelib.messages.renames import explain_names
@@ -121,6 +122,11 @@ def select(
     if reference and not selected:
         raise ValueError("nothing to merge: exclude takes every key that include leaves")
     models = {what: reference, **experts}
+    for key in sorted(key for key in selected if key.rpartition(".")[2] in COUNTERS):
+        kinds = {getattr(model[key], "dtype", None) for model in models.values() if key in model}
+        if len(kinds) > 1 and key in reference:
+            warn(f"{key!r} is copied from {what}, because its dtype differs between models")
+            selected.discard(key)
     check_mergeable(models, selected, parts=bool(hint))
     for further, first in tied.items():
         if (further in selected) != (first in selected):
