@@ -11,6 +11,7 @@ _RENEWED += [("*.weight_g", f"{_NORM}0"), ("*.weight_v", f"{_NORM}1")]  # of wei
 _RENEWED += [(new, old) for old, new in _RENEWED]
 _TRIED = 64  # keys that prefixes are taken from
 _FEW, _ENOUGH = 4, 0.75  # keys, and a share of them, that have to match
+_GAIN = 0.1  # the share that a prefix has to add, so that no head is renamed to another
 
 
 def rename_keys(keys: Sequence[str], old: str, new: str, known: Collection[str]) -> list[str]:
@@ -33,11 +34,11 @@ def explain_names(name: str, actual: Iterable[str], what: str, expected: Iterabl
     while best < len(keys):
         pairs = [p for p in [*_prefixes(names, known), *_RENEWED] if p[0] not in rename]
         options = {pair: rename_keys(names, *pair, known) for pair in pairs}
-        counts = {pair: matching(option) for pair, option in options.items()}
-        pair = max(counts, key=counts.__getitem__)
-        if counts[pair] <= best:
+        gains = {pair: matching(option) - best for pair, option in options.items()}
+        pair = max(gains, key=gains.__getitem__)
+        if gains[pair] < (1 if pair in _RENEWED else max(1, _GAIN * len(keys))):
             break
-        names, best = options[pair], counts[pair]
+        names, best = options[pair], best + gains[pair]
         rename[pair[0]] = pair[1]
     few = best < max(_FEW, _ENOUGH * min(len(keys), len(known))) and best < len(keys)
     if not rename or few:

@@ -214,6 +214,17 @@ def test_other_differences_are_not_explained_by_names(keys: list[str]) -> None:
     assert explain_names("a", keys, "b", KEYS) == ""
 
 
+@pytest.mark.parametrize("head", ["score.weight", "score.dense.weight", "head.module.score.weight"])
+def test_a_head_is_not_renamed_to_another(head: str) -> None:
+    """Though the last parts of the keys agree."""
+    body = [f"bert.{i}.{key}" for i in range(2) for key in KEYS]
+    other = head.replace("score", "lm_head")
+    assert explain_names("a", [*body, head], "b", [*body, other]) == ""
+    wrapped = [f"module.{key}" for key in (*body, head)]
+    text = explain_names("a", wrapped, "b", [*body, other])
+    assert text.endswith("28 of its 29 keys of a match those of b with rename={'module.*': '*'}")
+
+
 def test_procedures_rename_as_well() -> None:
     base, expert = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
     wrapped = torch.nn.DataParallel(expert)
