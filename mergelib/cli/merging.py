@@ -48,7 +48,7 @@ MethodName = Annotated[
 ]
 Models = Annotated[
     list[Path],
-    typer.Argument(help="Fine-tuned models: .safetensors files or folders, .pt files."),
+    typer.Argument(help="Fine-tuned models: .safetensors files, folders, .pt files (a.pt::ema)."),
 ]
 Pretrained = Annotated[
     Path | None, typer.Option("--pretrained", "-p", help="The model they were fine-tuned from.")

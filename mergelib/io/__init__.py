@@ -16,7 +16,7 @@ from mergelib.io.models import (
     open_model,
     split,
 )
-from mergelib.io.renamed import renamed
+from mergelib.io.names import renamed
 from mergelib.io.staging import resolved, staged
 from mergelib.io.write import note_ties, save_state_dict, write_tensors
 
