@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from mergelib.inspection.layouts import check_layouts
+from mergelib.inspection.watch import COUNTERS
 from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_mergeable
 from mergelib.messages.renames import explain_names
@@ -32,16 +33,17 @@ SHOWN = 5  # keys that a message names
 
 @dataclass(frozen=True)
 class Parts:
-    """Which parts of models are merged; `mergelib.merge` explains the three options.
+    """Which parts of models are merged; `mergelib.merge` explains the four options.
 
     Raises:
         ValueError: for another ``missing``.
-        TypeError: if patterns are not text.
+        TypeError: if patterns are not text, or ``rename`` does not map patterns to patterns.
     """
 
     include: Patterns | None = None
     exclude: Patterns | None = None
     missing: Missing = "error"
+    rename: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if self.missing not in get_args(Missing):
@@ -52,12 +54,23 @@ class Parts:
             several = isinstance(value, Sequence) and all(isinstance(p, str) for p in value)
             if value is not None and not several:
                 raise TypeError(f"{name} is {value!r}, expected a pattern or a list of patterns")
+        pairs = self.rename.items() if isinstance(self.rename, Mapping) else [(self.rename, "")]
+        if self.rename is not None and not all(map(_is_renaming, pairs)):
+            raise TypeError(
+                f"rename is {self.rename!r}, expected a mapping of patterns with equally many "
+                "stars, such as {'module.*': '*'}"
+            )
 
     def selected(self, keys: Iterable[str]) -> set[str]:
         """Return the keys that are included and not excluded; ValueError for a useless pattern."""
         keys = list(keys)
         included = set(keys) if self.include is None else _matching("include", self.include, keys)
         return included - _matching("exclude", self.exclude or (), keys)
+
+
+def _is_renaming(pair: tuple[Any, Any]) -> bool:
+    texts = all(isinstance(pattern, str) and pattern for pattern in pair)
+    return texts and pair[0].count("*") == pair[1].count("*")
 
 
 ALL = Parts()
@@ -109,6 +122,11 @@ def select(
     if reference and not selected:
         raise ValueError("nothing to merge: exclude takes every key that include leaves")
     models = {what: reference, **experts}
+    for key in sorted(key for key in selected if key.rpartition(".")[2] in COUNTERS):
+        kinds = {getattr(model[key], "dtype", None) for model in models.values() if key in model}
+        if len(kinds) > 1 and key in reference:
+            warn(f"{key!r} is copied from {what}, because its dtype differs between models")
+            selected.discard(key)
     check_mergeable(models, selected, parts=bool(hint))
     for further, first in tied.items():
         if (further in selected) != (first in selected):
@@ -116,19 +134,25 @@ def select(
                 f"{further!r} is tied to {first!r}: include or exclude both, not one of them"
             )
     check_layouts(models, selected, tied, refuse=strict)
+    renames = {
+        name: explain_names(name, _only(selected, expert), what, reference)
+        for name, expert in experts.items()
+    }
+    rename = next(filter(None, renames.values()), "")
     if parts.missing == "base":
-        _check_base(selected, experts, pretrained)
+        _check_base(selected, experts, pretrained, rename)
     merged = selected if strict else _agreeing(selected, reference, experts, tied)
     for name, model in experts.items():
         expected = _only(merged if strict else merged & model.keys(), reference)
-        narrowed = {name: _only(merged, model)}
         try:
-            check_compatible(expected, narrowed, what, mixed=True)
+            check_compatible(expected, {name: _only(merged, model)}, what, mixed=True)
         except Misfit as error:
-            raise Misfit(f"{error}{_rename(narrowed, what, reference) or hint}") from None
+            advice = renames[name] if hint else renames[name].replace("rename=", "the names ")
+            raise Misfit(f"{error}{advice or hint}") from None
     if reference and not merged:
-        rename = _rename(experts, what, reference)
         raise ValueError(f"nothing to merge: no selected key has one shape in all models{rename}")
+    if rename:  # and missing= accepts keys that models do not share
+        warn(f"only {len(merged)} of {len(selected)} keys are in all models{rename}")
     left_out = selected - merged if parts.missing == "skip" else set()
     if left_out:
         _tell_of_skipped(left_out, len({*chain(*models.values())} & selected))
@@ -153,12 +177,6 @@ def _owners(
             raise Misfit(f"{error}, so missing='experts' cannot average it{_HINT}") from None
         owners[key] = tuple(names)
     return owners
-
-
-def _rename(experts: Mapping[str, StateDict], what: str, reference: StateDict) -> str:
-    """Explain if an expert's keys match the reference's under other names."""
-    texts = (explain_names(name, expert, what, reference) for name, expert in experts.items())
-    return next(filter(None, texts), "")
 
 
 def _tell_of_skipped(keys: Set[str], total: int) -> None:
@@ -207,7 +225,10 @@ def _agreeing(
 
 
 def _check_base(
-    selected: Set[str], experts: Mapping[str, StateDict], pretrained: StateDict | None
+    selected: Set[str],
+    experts: Mapping[str, StateDict],
+    pretrained: StateDict | None,
+    rename: str,
 ) -> None:
     """Refuse ``missing="base"`` if there is no pretrained tensor to take."""
     if pretrained is None:
@@ -216,5 +237,5 @@ def _check_base(
         for key in (key for key in expert if key in selected and key not in pretrained):
             raise ValueError(
                 f"{name} has the extra key {key!r}, which missing='base' cannot take from "
-                "pretrained: leave it out with exclude="
+                f"pretrained{rename or ': leave it out with exclude='}"
             )

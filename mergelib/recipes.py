@@ -28,7 +28,7 @@ from mergelib.statedict import StateDict, is_kernel, layout_of
 from mergelib.streaming import merge_files
 
 OPTIONS = (  # of `mergelib.merge_files`, and of `mergelib.merge_adapters`
-    *("include", "exclude", "missing", "max_shard_size", "dequantise", "is_matrix"),
+    *("include", "exclude", "missing", "rename", "max_shard_size", "dequantise", "is_matrix"),
     *("as_adapter", "rank"),
 )
 # What mergekit's files may say besides, without a meaning here.
@@ -37,7 +37,7 @@ TEXTS = ("merge_method", "base_model", "dtype", "out_dtype", "tokenizer_source",
 KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(TEXTS, (str, "a text")),
     **dict.fromkeys(("models", "slices", "sources", "layer_range"), (list, "a list")),
-    "parameters": (dict, "a mapping"),
+    **dict.fromkeys(("parameters", "rename"), (dict, "a mapping")),
     "model": (str, "a path"),
 }
 FIELDS = (*TEXTS, "models", "slices", "parameters", *OPTIONS)

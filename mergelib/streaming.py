@@ -31,12 +31,15 @@ from mergelib.inspection.companions import (
 from mergelib.inspection.layouts import HEAD
 from mergelib.inspection.vocabularies import read_json
 from mergelib.io import (
+    DIFFUSION,
+    WHOLE,
     AnyPath,
     Checkpoint,
     Memory,
     base_of_all,
     note_ties,
     open_model,
+    renamed,
     resolved,
     staged,
     write_tensors,
@@ -65,6 +68,7 @@ def merge_files(
     include: Patterns | None = None,
     exclude: Patterns | None = None,
     missing: Missing = "error",
+    rename: Mapping[str, str] | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     is_matrix: IsMatrix = is_matrix,
@@ -89,6 +93,7 @@ def merge_files(
         method: a name from `mergelib.methods`.
         experts: at least one file or folder that `Checkpoint` reads, as a list or with names. An
             adapter's folder means its base with the adapter applied; so does ``"BASE+ADAPTER"``.
+            ``"FILE::KEY"`` chooses one of several sets of weights in a pickle.
         output: a ``.safetensors`` file, or a folder. A folder also receives configuration,
             tokenizer, modules of Sentence-Transformers and licence from the pretrained model's
             folder, or from the first expert's that has one. With ``missing="experts"`` they come
@@ -96,10 +101,11 @@ def merge_files(
             recipe that `mergelib.run_recipe` runs again.
         pretrained: file or folder of the base model; most methods need it. By default the one that
             the configuration of adapters names.
-        include: patterns of keys to merge; this and the next five options are those of
+        include: patterns of keys to merge; this and the next six options are those of
             `mergelib.merge`.
         exclude: patterns of keys not to merge.
         missing: what happens to keys that models do not share.
+        rename: patterns of experts' keys with the names that the reference has.
         device: where to compute.
         dtype: that of the result's floating tensors, also in the folder's ``config.json``; by
             default that of the pretrained model's (else the first expert's).
@@ -133,13 +139,13 @@ def merge_files(
     chosen, models = get_method(method), named(experts)
     pretrained = base_of_all(models) if pretrained is None else pretrained
     chosen.check(hyperparameters, pretrained=pretrained is not None)
-    parts = Parts(include, exclude, missing)
+    parts = Parts(include, exclude, missing, rename)
     memory = Memory()
     how: dict[str, Any] = {"memory": memory, "dequantise": dequantise}
     base = None if pretrained is None else open_model(pretrained, **how)
     checkpoints = {name: open_model(path, base, **how) for name, path in models.items()}
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
-    source = compare(checkpoints, base, parts, inputs, written)
+    source = compare(renamed(checkpoints, base, rename), base, parts, inputs, written)
     reference = next(iter(inputs.values()))
     options: dict[str, Any] = {"device": device, "matrices": is_matrix, "shown": True}
     merged = merge_tensors(chosen, source, hyperparameters, **options)
@@ -165,7 +171,9 @@ def merge_files(
         if single:
             write_tensors(target, layout, merged, metadata)
         else:
-            _write_shards(target, layout, shards, merged, metadata)
+            diffusers = origin is not None and any(origin.glob(f"{DIFFUSION}.*"))
+            stem = DIFFUSION if diffusers else "model"
+            _write_shards(target, stem, layout, shards, merged, metadata)
             if origin is not None:
                 copy_needed(origin, target, modules=True)
                 _settle_config(target, written, dequantise)
@@ -190,7 +198,7 @@ def check_output(
         for path in (model, *(file.resolve() for file in checkpoint.shards)):
             if target == path or target in path.parents:
                 raise ValueError(f"output {output} is or holds {name} ({checkpoint.path})")
-        if target == model / "model.safetensors":
+        if target.parent == model and target.name in WHOLE:
             raise ValueError(f"output {output} would be read in place of {name}, in whose folder")
     try:
         mode = output.stat().st_mode
@@ -276,7 +284,9 @@ def provenance(
         "mergelib.hyperparameters": json.dumps(hyperparameters, default=_plain),
         **({} if parts == Parts() else {"mergelib.parts": json.dumps(asdict(parts))}),
         "mergelib.inputs": json.dumps(hashes),
-        "mergelib.files": json.dumps({name: c.path.name for name, c in inputs.items()}),
+        "mergelib.files": json.dumps(
+            {name: "::".join(filter(None, (c.path.name, c.key))) for name, c in inputs.items()}
+        ),
         "mergelib.version": __version__,
     }
 
@@ -288,23 +298,24 @@ def _plain(value: Any) -> Any:
 
 def _write_shards(
     folder: Path,
+    stem: str,
     layout: StateDict,
     shards: Sequence[Sequence[str]],
     merged: Iterator[tuple[str, Tensor]],
     metadata: Mapping[str, str],
 ) -> None:
-    """Write a model folder's weights with Hugging Face's file names, and an index if sharded."""
+    """Write a model folder's weights in files named ``stem``, with an index if sharded."""
     weight_map: dict[str, str] = {}
     for number, keys in enumerate(shards, 1):
-        sharded = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        name = sharded if len(shards) > 1 else "model.safetensors"
+        sharded = f"{stem}-{number:05d}-of-{len(shards):05d}.safetensors"
+        name = sharded if len(shards) > 1 else f"{stem}.safetensors"
         part = {key: layout[key] for key in keys}
         write_tensors(folder / name, part, islice(merged, len(keys)), metadata)
         weight_map |= dict.fromkeys(keys, name)
     if len(shards) > 1:
         total = {"total_size": sum(tensor.nbytes for tensor in layout.values())}
         index = json.dumps({"metadata": total, "weight_map": weight_map}, indent=2)
-        (folder / "model.safetensors.index.json").write_text(index + "\n")
+        (folder / f"{stem}.safetensors.index.json").write_text(index + "\n")
 
 
 def _settle_config(folder: Path, dtype: torch.dtype | None, dequantised: bool) -> None:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 # What a setting may not be, and the option that is meant.
-_SAME = ("output", "pretrained", "include", "exclude", "missing", "device", "dtype", "overwrite")
+_SAME = ("output", "pretrained", "include", "exclude", "missing", "rename", "device", "dtype")
 _OPTIONS = {
     "dequantise": "--dequantise",
-    **{name: f"--{name}" for name in _SAME},
+    **{name: f"--{name}" for name in (*_SAME, "overwrite")},
     "max_shard_size": "--max-shard-size",
     "is_matrix": "--fold-convolutions",
     "method": "the first argument",
@@ -49,7 +49,7 @@ MethodName = Annotated[
 ]
 Models = Annotated[
     list[Path],
-    typer.Argument(help="Fine-tuned models: .safetensors files or folders, .pt files."),
+    typer.Argument(help="Fine-tuned models: .safetensors files, folders, .pt files (a.pt::ema)."),
 ]
 Pretrained = Annotated[
     Path | None, typer.Option("--pretrained", "-p", help="The model they were fine-tuned from.")
@@ -57,6 +57,10 @@ Pretrained = Annotated[
 Include = Annotated[
     list[str] | None,
     typer.Option(help="Patterns of keys to merge, e.g. 'bert.*,pooler.*'; repeatable."),
+]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option(help="New names of experts' keys, e.g. 'module.*=*'; repeatable."),
 ]
 Overwrite = Annotated[bool, typer.Option(help="Replace an output that exists.")]
 Dtype = Annotated[
@@ -99,6 +103,7 @@ def merge_command(
             "have it)."
         ),
     ] = "error",
+    rename: Rename = None,
     fold_convolutions: Annotated[
         bool,
         typer.Option(
@@ -132,6 +137,7 @@ def merge_command(
         include=split_commas(include),
         exclude=split_commas(exclude),
         missing=cast("Missing", missing),  # which is checked there
+        rename=read_settings(rename, "--rename") or None,
         device=device,
         dtype=dtype,
         max_shard_size=max_shard_size,
@@ -212,6 +218,7 @@ def inspect_command(
     missing: Annotated[
         str, typer.Option(help="For keys that models do not share; as in: mergelib merge")
     ] = "error",
+    rename: Rename = None,
     layers: Annotated[bool, typer.Option("--layers", help="Add the norms per layer.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
@@ -227,6 +234,7 @@ def inspect_command(
         include=split_commas(include),
         exclude=split_commas(exclude),
         missing=cast("Missing", missing),
+        rename=read_settings(rename, "--rename") or None,
         layers=layers,
     )
     report = replace(

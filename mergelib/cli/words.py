@@ -1,10 +1,13 @@
 """Translate messages to the command line: ``--pretrained`` for ``pretrained=``."""
 
+import ast
 import re
+import shlex
 
 # What the library calls as a keyword, and the commands as an option of that name.
 _KEYWORD = re.compile(
-    r"(?<![^\s(])(pretrained|include|exclude|missing|device|dtype|overwrite|rank|dequantise)=(True\b|'([^']*)')?"
+    r"(?<![^\s(])(pretrained|include|exclude|missing|device|dtype|overwrite|rank|rename|dequantise)"
+    r"=(True\b|'([^']*)')?"
 )
 _PHRASES = {
     "is_matrix=mergelib.is_kernel": "--fold-convolutions",
@@ -18,4 +21,10 @@ def in_shell_words(message: str) -> str:
     text = " ".join(message.split())
     for phrase, option in _PHRASES.items():
         text = text.replace(phrase, option)
+    text = re.sub(r"\brename=(\{[^{}]*\})", _renaming, text)
     return _KEYWORD.sub(lambda m: f"--{m[1]}" + (f" {m[3]}" if m[3] else ""), text)
+
+
+def _renaming(match: re.Match[str]) -> str:
+    pairs = ast.literal_eval(match[1]).items()
+    return " ".join(f"--rename {shlex.quote(f'{old}={new}')}" for old, new in pairs)

@@ -15,7 +15,7 @@ from torch import nn
 from mergelib.hashing import sha256_of
 from mergelib.inspection.configurations import check_configurations, check_dropped
 from mergelib.inspection.vocabularies import check_labels, check_vocabularies, read_json
-from mergelib.io.checkpoint import WHOLE
+from mergelib.io.checkpoint import WHOLE, split_key
 from mergelib.messages.warned import warn
 from mergelib.statedict import StateDict
 
@@ -35,7 +35,7 @@ def folder_of(model: object) -> Path | None:
     path = getattr(model, "path", model)
     if not isinstance(path, str | Path):
         return None
-    path = Path(path)
+    path, _ = split_key(path)
     if path.is_dir():
         return path
     beside = path.name in WHOLE and (path.parent / "config.json").is_file()

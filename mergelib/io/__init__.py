@@ -2,7 +2,7 @@
 
 from mergelib.io.adapters import WithAdapter
 from mergelib.io.cache import cache_folder
-from mergelib.io.checkpoint import TIED, AnyPath, Checkpoint
+from mergelib.io.checkpoint import DIFFUSION, TIED, WHOLE, AnyPath, Checkpoint
 from mergelib.io.files import Memory
 from mergelib.io.models import (
     Model,
@@ -16,11 +16,14 @@ from mergelib.io.models import (
     open_model,
     split,
 )
+from mergelib.io.names import renamed
 from mergelib.io.staging import resolved, staged
 from mergelib.io.write import note_ties, save_state_dict, write_tensors
 
 __all__ = [
+    "DIFFUSION",
     "TIED",
+    "WHOLE",
     "AnyPath",
     "Checkpoint",
     "Memory",
@@ -36,6 +39,7 @@ __all__ = [
     "load_state_dict",
     "note_ties",
     "open_model",
+    "renamed",
     "resolved",
     "save_state_dict",
     "split",

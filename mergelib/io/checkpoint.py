@@ -28,7 +28,9 @@ _OTHERS = {
 }
 _SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pkl", *_OTHERS}
 
-WHOLE = ("model.safetensors", "pytorch_model.bin")  # files that are a folder's model
+# Files that are a folder's model, as transformers and diffusers name them.
+DIFFUSION = "diffusion_pytorch_model"
+WHOLE = ("model.safetensors", "pytorch_model.bin", f"{DIFFUSION}.safetensors", f"{DIFFUSION}.bin")
 TIED = "mergelib.tied"  # in metadata: names of one tensor, each further name to the first
 
 
@@ -41,7 +43,8 @@ class Checkpoint(Mapping[str, Tensor]):
 
     Args:
         path: a ``.safetensors`` file, a pickled state dict (``.pt``, ``.pth``, ``.bin``), or a
-            Hugging Face folder of either, sharded or not.
+            Hugging Face folder of either, sharded or not. ``"FILE::KEY"`` means the weights under
+            that key of a pickle, such as ``"last.ckpt::ema"``.
         memory: buffers for large tensors, shared by checkpoints that are read side by side.
         dequantise: whether FP8 and MXFP4 weights are multiplied by their scales when they are read.
 
@@ -54,7 +57,7 @@ class Checkpoint(Mapping[str, Tensor]):
     def __init__(
         self, path: AnyPath, *, memory: Memory | None = None, dequantise: bool = False
     ) -> None:
-        self.path = Path(path)
+        self.path, self.key = split_key(path)
         self._memory = memory
         self.metadata: dict[str, str] = {}
         self.shards: dict[Path, list[str]] = {}  # file -> its keys
@@ -75,11 +78,13 @@ class Checkpoint(Mapping[str, Tensor]):
     def _add(self, path: Path) -> None:
         file = input_file(path, self._memory)
         entries: Mapping[str, Entry]
+        if path.suffix == ".safetensors" and self.key:
+            raise ValueError(f"{path} holds one set of weights: leave ::{self.key} out")
         if path.suffix == ".safetensors":
             entries, metadata = read_header(file)
             self.metadata |= metadata
         else:
-            entries = read_pickle(file)
+            entries = read_pickle(file, self.key)
         self._files.append(file)
         self.shards[path] = sorted(entries, key=lambda key: -entries[key].dtype.itemsize)
         self._entries |= {key: entries[key] for key in self.shards[path]}
@@ -145,6 +150,12 @@ class Checkpoint(Mapping[str, Tensor]):
             file.check()
 
 
+def split_key(path: AnyPath) -> tuple[Path, str | None]:
+    """Return the file of ``"FILE::KEY"`` and the key; None for a path without one."""
+    before, _, key = os.fspath(path).rpartition("::")
+    return (Path(before), key) if before and key and not Path(path).exists() else (Path(path), None)
+
+
 def _find_weights(path: Path) -> Path:
     """Return the weight file, or the index of shards, at a path."""
     if not path.exists():
@@ -157,10 +168,14 @@ def _find_weights(path: Path) -> Path:
             if file.is_file():
                 return file
     files = sorted(f for f in (*path.glob("*"), *path.glob("*/*")) if f.suffix in _SUFFIXES)
-    for file in files[:1]:
+    readable = [file for file in files if file.suffix not in _OTHERS]
+    for file in files[: not readable]:
         _check_format(file)
-    listed = ", ".join(str(file.relative_to(path)) for file in files[:5])
-    there = f"; it holds {listed}: pass one of these files by itself" if files else ""
+    folders = dict.fromkeys(f"{file.parent.name}/" for file in readable if file.parent != path)
+    names = [file.name for file in readable if file.parent == path] or [*folders]
+    there = (
+        f"; it holds {', '.join(names[:5])}: choose one, as in {path / names[0]}" if names else ""
+    )
     raise ValueError(
         f"{path} holds no weights of one model: expected model.safetensors, or shards and an index"
         f"{there}"

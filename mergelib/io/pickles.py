@@ -17,6 +17,7 @@ import sys
 import zipfile
 from collections.abc import Hashable, Mapping
 from io import FileIO
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
@@ -32,17 +33,19 @@ Entry = Tensor | Place
 _MAGIC = b"PK\x03\x04"
 _LOCAL = struct.Struct("<4s22xHH")  # the local header of a member: its name and extra field follow
 _SLACK = 2**24  # bytes that tensors may take, or a description inflate to, beyond what files hold
+_USUAL = ("state_dict", "model")  # names of weights that are read without being asked for
 _UNREADABLE = 0x1 | 0x20 | 0x40  # flags of members that are encrypted or patched
 
 
-def read_pickle(file: InputFile) -> dict[str, Entry]:
-    """Return the state dict in a pickle, either plain or under ``state_dict`` or ``model``.
+def read_pickle(file: InputFile, key: str | None = None) -> dict[str, Entry]:
+    """Return the state dict in a pickle, plain or under a name, such as ``ema`` or ``ema.module``.
 
-    Tensors of an archive are returned as places, those of PyTorch's old format are read. A warning
-    names the set that is read if the file holds several sets of weights.
+    Tensors of an archive are returned as places, those of PyTorch's old format are read. Of several
+    sets of weights the one under ``key`` is read; without a key the one under ``state_dict`` or
+    ``model``, with a warning.
 
     Raises:
-        ValueError: if the file is damaged, needs code, does not hold exactly one state dict, holds
+        ValueError: if the file is damaged, needs code, holds no such state dict or several, holds
             tensors without values or a reserved name, or claims far more bytes than it has.
     """
     path = file.path
@@ -50,14 +53,14 @@ def read_pickle(file: InputFile) -> dict[str, Entry]:
         if file.read(0, min(4, file.size)).numpy().tobytes() == _MAGIC:
             with file.opened() as stream:
                 archive = _Archive(file, stream)
-            return _checked(file, archive.content, archive.declared, archive)
+            return _checked(file, archive.content, key, archive.declared, archive)
         with file.opened() as stream:
             buffered = io.BufferedReader(stream)
             try:
                 content = torch.load(buffered, map_location="cpu", weights_only=True)
             finally:
                 buffered.detach()  # which would close the file with it
-        return _checked(file, content, file.size)
+        return _checked(file, content, key, file.size)
     except pickle.UnpicklingError as error:
         raise ValueError(f"{path} is refused: {_explain_code(error)}") from None
     except _Refused:
@@ -210,36 +213,22 @@ class _Archive:
 
 
 def _checked(
-    file: InputFile, loaded: object, declared: int, archive: _Archive | None = None
+    file: InputFile,
+    loaded: object,
+    key: str | None,
+    declared: int,
+    archive: _Archive | None = None,
 ) -> dict[str, Entry]:
-    """Return the one state dict in the loaded object, if it needs no more bytes than declared."""
-    path = file.path
-    inner = [loaded.get(k) for k in ("state_dict", "model")] if isinstance(loaded, Mapping) else []
-    candidates: list[object] = [loaded, *inner]
-    states = [state for state in candidates if _is_state_dict(state)]
-    sets = _sets_of_weights(loaded)
-    if len(states) != 1:
-        there = f" ({', '.join(map(repr, sets))})" if sets else ""
-        advice = "; save the one to merge by itself, with mergelib.save_state_dict" if sets else ""
-        raise _Refused(
-            f"{path} is refused: expected one state dict of tensors, plain or under 'state_dict' "
-            f"or 'model', found {len(sets) or len(states)}{there}{advice}"
-        )
-    read = next((name for name, state in sets.items() if state is states[0]), None)
-    if read is not None and len(sets) > 1:
-        others = ", ".join(repr(name) for name in sets if name != read)
-        warn(
-            f"{path} holds several sets of weights: {read!r} is read, and {others} is not; to "
-            "merge another set, save it by itself with mergelib.save_state_dict"
-        )
+    """Return the chosen state dict of the content, if it needs no more bytes than declared."""
+    path, chosen = file.path, _chosen(file.path, loaded, key)
     state: dict[str, Entry] = {}
-    for key, tensor in states[0].items():
+    for key, tensor in chosen.items():
         state[key] = entry = tensor.detach() if archive is None else archive.locate(tensor)
         if isinstance(entry, Tensor) and entry.is_meta:
             raise _Refused(f"{path} is refused: {key!r} is on the meta device and has no values")
     if METADATA in state:
         raise _Refused(f"{path} is refused: {METADATA!r} cannot name a tensor in safetensors")
-    sizes = {identity(state[key]): tensor.nbytes for key, tensor in states[0].items()}
+    sizes = {identity(state[key]): tensor.nbytes for key, tensor in chosen.items()}
     if sum(sizes.values()) > 2 * declared + _SLACK:
         raise _Refused(
             f"{path} is refused: its tensors would take {sum(sizes.values())} bytes and it holds "
@@ -248,12 +237,36 @@ def _checked(
     return state
 
 
-def _sets_of_weights(loaded: object, before: str = "") -> dict[str, object]:
+def _chosen(path: Path, loaded: object, key: str | None) -> Mapping[str, Tensor]:
+    """Return the only set of weights, or that of a name; a usual name comes before others."""
+    sets = {"": loaded} if _is_state_dict(loaded) else _sets_of_weights(loaded)
+    usual, others = ([n for n in sets if (n in _USUAL) == known] for known in (True, False))
+    listed = ", ".join(repr(name) if name else "no name" for name in sets)
+    if key is not None and key not in sets and sets:
+        raise _Refused(f"{path} has no weights under {key!r}; it has weights under {listed}")
+    if key is None and len(usual) == 1 and others:
+        key = usual[0]
+        warn(
+            f"{path} holds several sets of weights: {key!r} is read, and "
+            f"{', '.join(map(repr, others))} is not; to merge another set, pass {path}::{others[0]}"
+        )
+    if not sets or (key is None and len(sets) > 1):
+        found = (
+            f"{len(sets)} ({listed}): choose one, as in {path}::{next(iter(sets))}"
+            if sets
+            else "none"
+        )
+        raise _Refused(f"{path} is refused: expected one state dict of tensors, found {found}")
+    return next(iter(sets.values())) if key is None else sets[key]
+
+
+def _sets_of_weights(loaded: object, before: str = "") -> dict[str, Mapping[str, Tensor]]:
     """Return everything in a checkpoint that may be a model's weights, two levels deep, by name."""
-    sets: dict[str, object] = {}
+    sets: dict[str, Mapping[str, Tensor]] = {}
     for name, part in loaded.items() if isinstance(loaded, Mapping) else ():
         if _is_state_dict(part):
-            if any(tensor.is_floating_point() and tensor.dim() > 1 for tensor in part.values()):
+            floats = (tensor for tensor in part.values() if tensor.is_floating_point())
+            if (not before and name in _USUAL) or any(tensor.dim() > 1 for tensor in floats):
                 sets[f"{before}{name}"] = part
         elif not before:
             sets |= _sets_of_weights(part, f"{name}.")

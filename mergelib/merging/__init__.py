@@ -19,7 +19,7 @@ from mergelib.inspection.companions import check_companions
 from mergelib.inspection.kinds import IsMatrix as IsMatrix
 from mergelib.inspection.kinds import Matrices, kinds_of
 from mergelib.inspection.watch import Watch, check_integers, check_ties
-from mergelib.io import Model, Models, as_state, as_states, base_of_all
+from mergelib.io import Model, Models, as_state, as_states, base_of_all, renamed
 from mergelib.merging.applying import (
     NotFinite,
     apply_rule,
@@ -175,6 +175,7 @@ def merge(
     include: Patterns | None = None,
     exclude: Patterns | None = None,
     missing: Missing = "error",
+    rename: Mapping[str, str] | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     is_matrix: IsMatrix = is_matrix,
@@ -200,6 +201,9 @@ def merge(
             ``"error"``, ``"base"`` (the result has the pretrained tensor), ``"skip"`` (the result
             lacks it) or ``"experts"`` (the plain average over the experts that have it, in one
             shape; the pretrained tensor if none has).
+        rename: patterns of keys with their new names, such as ``{"module.*": "*"}``; a ``*`` stands
+            for any text. Only keys that the pretrained model (else the first expert) lacks are
+            renamed, before anything is compared, by one pair after the other.
         device: where to compute; by default where the tensors are. The result is on the inputs'
             device.
         dtype: ``"float32"``, ``"float16"`` or ``"bfloat16"``, to which floating tensors are rounded
@@ -228,8 +232,9 @@ def merge(
             adapters and quantised weights; integers or ties that differ; a pattern without a match,
             or nothing to merge; NaN, Inf, or a sparse, nested or meta tensor; a hyperparameter out
             of range, or with another number of values than experts, or with patterns that leave
-            out a key or are not used; values too large for ``dtype``; or configurations by which
-            equal shapes mean different weights. The message names expert and key.
+            out a key or are not used; values too large for ``dtype``; configurations by which equal
+            shapes mean different weights; or a renaming that changes nothing or gives two keys one
+            name. The message names expert and key.
         TypeError: for a hyperparameter that the method lacks, or an expert that is not a model.
         FileNotFoundError: if a path does not exist.
 
@@ -245,10 +250,9 @@ def merge(
     pretrained = base_of_all(models) if pretrained is None else pretrained
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     base = None if pretrained is None else as_state(pretrained)
-    parts = Parts(include, exclude, missing)
-    source = compare(
-        as_states(models, base=base), base, parts, {"pretrained": pretrained, **models}, written
-    )
+    parts = Parts(include, exclude, missing, rename)
+    states = renamed(as_states(models, base=base), base, rename)
+    source = compare(states, base, parts, {"pretrained": pretrained, **models}, written)
     return dict(merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix))
 
 

@@ -40,6 +40,7 @@ def factors_of(model: Model, base: Model, selected: Set[str]) -> list[str]:
 def _below_leaves(keys: list[str], model: Model, base: Model) -> list[str]:
     """Return tensors inside a single layer of ``base``: modules in it, or several matrices."""
     leaves = {key.rpartition(".")[0] for key in base}
+    leaves -= {leaf[: dot.start()] for leaf in leaves for dot in re.finditer(r"\.", leaf)}
     by_layer: dict[str, list[str]] = defaultdict(list)
     inner = set()
     for key in keys:

@@ -6,6 +6,7 @@ tables add what a message leaves out, because it stops at the first tensor that 
 
 import json
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mergelib.inspection.companions import check_modules, folder_of, tell_of_companions
-from mergelib.io import Model, Models, WithAdapter, as_state, as_states, base_of_all
+from mergelib.io import Model, Models, WithAdapter, as_state, as_states, base_of_all, renamed
 from mergelib.merging import Source, compare
 from mergelib.messages.brief import Brief, as_bytes
 from mergelib.parts import Missing, Parts, Patterns, Selection
@@ -21,7 +22,7 @@ from mergelib.preview.fates import attempt, fates_of, patterns_of, table_of
 from mergelib.preview.numbers import Numbers
 from mergelib.preview.suggesting import command_for, costs_of, listed, suggest
 from mergelib.progress import progress
-from mergelib.statedict import Misfit, named
+from mergelib.statedict import Misfit, is_statistic, named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,6 +92,7 @@ def inspect(
     include: Patterns | None = None,
     exclude: Patterns | None = None,
     missing: Missing = "error",
+    rename: Mapping[str, str] | None = None,
     layers: bool = False,
 ) -> Inspection:
     """Report what a merge of these models would do and refuse, and suggest the next command.
@@ -106,25 +108,26 @@ def inspect(
     [0.0, 1.41, 2.0]
 
     Args:
-        experts: as in `mergelib.merge`, like the next four options.
+        experts: as in `mergelib.merge`, like the next five options.
         pretrained: the base model; by default the one that adapters name.
         include: patterns of keys to merge.
         exclude: patterns of keys not to merge.
         missing: what happens to keys that models do not share.
+        rename: patterns of experts' keys with their new names.
         layers: whether to report norms per layer.
 
     Raises:
         FileNotFoundError: if a path does not exist.
-        ValueError: if an input cannot be read at all, or there is none.
+        ValueError: if an input cannot be read or renamed at all, or there is none.
         TypeError: if an input is not a model.
     """
     given = named(experts)
     pretrained = base_of_all(given) if pretrained is None else pretrained
     base = None if pretrained is None else as_state(pretrained, lazy=True)
-    states = as_states(given, lazy=True, base=base)
+    parts = Parts(include, exclude, missing, rename)
+    states = renamed(as_states(given, lazy=True, base=base), base, rename)
     models = states if base is None else {"pretrained": base, **states}
     known = given if pretrained is None else {"pretrained": pretrained, **given}
-    parts = Parts(include, exclude, missing)
     refusals: list[ValueError] = []
     left: list[ValueError] = []  # those that remain if the patterns are excluded
     patterns: list[str] = []
@@ -154,6 +157,8 @@ def inspect(
         reason += f"; {', '.join(patterns)} differ, so the result has those of {owner}, if any"
     if method and all(isinstance(state, WithAdapter) for state in states.values()):
         reason += "; mergelib merge-adapters writes an adapter instead of a model"
+    if method and any(map(is_statistic, source.selection.merged)):
+        reason += "; measure BatchNorm's statistics again afterwards (ml.recalibrate_batchnorm)"
     return Inspection(
         table_of(rows),
         numbers.table(known),

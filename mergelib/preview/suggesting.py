@@ -4,7 +4,6 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 
-from mergelib.io import Checkpoint
 from mergelib.merging import Source
 from mergelib.merging.applying import precision
 from mergelib.parts import Parts, Patterns
@@ -55,6 +54,7 @@ def command_for(
         texts = [f"{name}={patterns}" for name, patterns in options.items() if patterns]
         texts += ["pretrained=pretrained"] if pretrained is not None else []
         texts += [f"missing={parts.missing!r}"] if parts.missing != "error" else []
+        texts += [f"rename={dict(parts.rename)}"] if parts.rename else []
         texts += ["is_matrix=ml.is_kernel"] if folds else []
         return f"ml.merge({', '.join([repr(method), 'experts', *texts])})"
     words = ["mergelib", "merge", method, *map(str, given.values())]
@@ -62,6 +62,8 @@ def command_for(
     for name, patterns in options.items():
         words += [f"--{name}", ",".join(patterns)] if patterns else []
     words += ["--missing", parts.missing] if parts.missing != "error" else []
+    for old, new in (parts.rename or {}).items():
+        words += ["--rename", f"{old}={new}"]
     words += ["--fold-convolutions"] if folds else []
     return shlex.join([*words, "--output", "merged"])
 
@@ -74,7 +76,7 @@ def costs_of(method: str, source: Source) -> tuple[int, int]:
     layouts = [layout_of(model) for model in source.models.values()]
     chosen = get_method(method)
     passes = 1 if chosen.prepare is None else 2
-    files = {f for m in source.models.values() if isinstance(m, Checkpoint) for f in m.shards}
+    files = {f for model in source.models.values() for f in getattr(model, "shards", ())}
     read, most = sum(file.stat().st_size for file in files), 0
     for key in source.selection.keys:
         tensors = [layout[key] for layout in layouts if key in layout]

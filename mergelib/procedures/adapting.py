@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mergelib.inspection.kinds import Matrices, kinds_of
-from mergelib.io import Model, Models, as_state, as_states
+from mergelib.io import Model, Models, as_state, as_states, renamed
 from mergelib.messages.refusals import check_device
 from mergelib.parts import ALL, Missing, Parts, Patterns
 from mergelib.problems.calling import Transforms
@@ -40,6 +40,7 @@ def adapt(
     include: Patterns | None = None,
     exclude: Patterns | None = None,
     missing: Missing = "error",
+    rename: Mapping[str, str] | None = None,
     **hyperparameters: Any,
 ) -> Adapted:
     """Merge experts with the help of data.
@@ -75,6 +76,7 @@ def adapt(
         exclude: patterns of keys that are not merged, though included.
         missing: what happens to keys that some model lacks or has in another shape: ``"error"``,
             ``"base"``, or ``"skip"``, which leaves them out of the result.
+        rename: patterns of experts' keys with their new names, as in `merge`.
         **hyperparameters: the procedure's own.
 
     Returns:
@@ -96,20 +98,20 @@ def adapt(
     assert needs is not None
     assert kind is not None
     settings = kind(**hyperparameters)
-    parts = Parts(include, exclude, missing)
+    parts = Parts(include, exclude, missing, rename)
     if missing == "experts":
         raise ValueError("missing='experts' is for merges of weights alone: pass heads= to adapt")
     if model is None and isinstance(pretrained, nn.Module):
         model = pretrained
     models = named(experts)
     own = None if pretrained is None else as_state(pretrained, lazy=True)
-    states = as_states(models, lazy=True, base=own)
+    states = renamed(as_states(models, lazy=True, base=own), own, rename)
     complete = states.keys() <= (statistics or {}).keys()
     running = needs.model and not (needs.every_expert and complete)
     for name, useless in (("start", start), ("statistics", statistics)):
         if useless is not None and name not in needs.accepts:
             raise TypeError(f"{method} does not accept {name}=")
-    if parts != ALL and not needs.parts:
+    if replace(parts, rename=None) != ALL and not needs.parts:
         raise TypeError(f"{method} cannot merge parts of models, because it trains the whole model")
     needed = (("pretrained", pretrained, needs.pretrained), ("model", model, running))
     for name, value, is_needed in (*needed, ("data", data, running)):

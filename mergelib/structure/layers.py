@@ -42,6 +42,7 @@ def _embedding(table: nn.Embedding, scope: Scope, x: Features | None) -> Feature
     return out
 
 
+@describes("timm.layers.norm.LayerNorm")
 @describes(batchnorm._BatchNorm, instancenorm._InstanceNorm, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
 def _norm(norm: Any, scope: Scope, x: Features | None) -> Features | None:
     for name in ("weight", "running_mean", "running_var", "bias"):

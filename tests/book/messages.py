@@ -139,6 +139,17 @@ case("lacks-key")(lambda: merge(without("classifier.weight")))
 case("extra-key")(lambda: merge(more(classifier__bias=torch.zeros(3))))
 case("shape")(lambda: merge(more(classifier__weight=torch.zeros(5, 32))))
 case("other-names")(lambda: merge(lambda state: {f"model.{key}": state[key] for key in state}))
+case("other-names-allowed")(
+    lambda: merge(
+        lambda state: {k if "class" in k else f"model.{k}": state[k] for k in state},
+        missing="experts",
+    )
+)
+case("rename")(
+    lambda: merge(
+        lambda state: {f"module.{key}": state[key] for key in state}, rename={"modul.*": "*"}
+    )
+)
 case("dtype-of-one")(lambda: merge(more(encoder__dense__bias=torch.ones(32, dtype=torch.int64))))
 case("pattern")(lambda: merge(exclude="head.*"))
 case("everything-excluded")(lambda: merge(exclude="*"))
@@ -323,8 +334,8 @@ case("hub-name")(lambda: merge_files("google-bert/bert-base-uncased"))
 
 @case("no-weights")
 def _() -> None:
-    Path("a").mkdir()
-    saved("a/epoch-3.safetensors", tuned(1))
+    for part in ("unet", "vae"):
+        saved(f"a/{part}/diffusion_pytorch_model.safetensors", tuned(1))
     merge_files("a")
 
 
@@ -344,6 +355,12 @@ def _() -> None:
 def _() -> None:
     torch.save({"student": tuned(1), "teacher": tuned(2)}, "a.pt")
     merge_files("a.pt")
+
+
+@case("key")
+def _() -> None:
+    torch.save({"model": tuned(1), "params_ema": tuned(2)}, "a.pt")
+    merge_files("a.pt::ema")
 
 
 @case("several-sets")

@@ -79,6 +79,7 @@ CHANGED: dict[str, Any] = {
     "max_shard_size": "100B",
     "dequantise": True,
     "is_matrix": is_kernel,
+    "rename": {"module.*": "*"},
 }
 
 
@@ -87,6 +88,8 @@ def test_every_option_is_in_the_recipe(models: list[Path], tmp_path: Path) -> No
     elsewhere = {"method", "experts", "output", "pretrained", "device", "overwrite"}
     options = {*inspect.signature(ml.merge_files).parameters} - elsewhere - {"hyperparameters"}
     assert options == CHANGED.keys()
+    prefixed = {f"module.{key}": value for key, value in ml.load_state_dict(models[1]).items()}
+    ml.save_state_dict(prefixed, models[1] / "model.safetensors")
     out = ml.merge_files(
         "tsv",
         {"one": models[1], "two": models[2]},
@@ -100,7 +103,7 @@ def test_every_option_is_in_the_recipe(models: list[Path], tmp_path: Path) -> No
     assert "scale: 1.0e-05" in text, "which YAML reads as a number"
     result = again(out)
     assert {file.name for file in out.iterdir()} == {file.name for file in result.iterdir()}
-    plain = ml.merge_files("tsv", models[1:], tmp_path / "plain", pretrained=models[0])
+    plain = ml.merge_files("tsv", models[2:], tmp_path / "plain", pretrained=models[0])
     assert not any(f"\n{name}: " in (plain / "README.md").read_text("utf-8") for name in CHANGED)
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,14 @@ from mergebook.suites import models
 from mergelib.statedict import is_kernel
 from mergelib.structure import Features, Scope, Structure, describes, structure_of
 from mergelib.structure import trace as tracing
-from tests.library.align.families import FAMILIES, build, resnet18, weights
+from tests.library.align.families import (
+    FAMILIES,
+    build,
+    resnet18,
+    timm_resnet,
+    timm_vit,
+    weights,
+)
 
 
 def kinds(structure: Structure) -> dict[str, str]:
@@ -91,6 +99,38 @@ def test_resnet_has_one_stream_a_stage() -> None:
     first = structure.members("net.conv1")
     assert ("net.layer2.0.downsample.0.weight", 1) in {(m.key, m.axis) for m in first}
     assert ("net.bn1.running_var", 0, "scale") in {(m.key, m.axis, m.role) for m in first}
+
+
+def test_timms_networks_are_read_like_torchvisions() -> None:
+    """The same groups for equal networks; names of keys that differ are those of timm's modules."""
+    timm, package = pytest.importorskip("timm"), pytest.importorskip("torchvision.models")
+    with torch.device("meta"):
+        ours, theirs = timm.create_model("resnet50"), package.resnet50()
+        assert structure_of(ours) == structure_of(theirs)
+        ours, theirs = timm.create_model("vit_base_patch16_224"), package.vit_b_16()
+    kinds_and_sizes = (
+        sorted((group.kind, group.size, group.permutable) for group in s.groups.values())
+        for s in (structure_of(ours), structure_of(theirs))
+    )
+    mine, other = kinds_and_sizes
+    assert [g for g in mine if g[0] != "fixed"] == [g for g in other if g[0] != "fixed"]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: timm_resnet("Bottleneck", cardinality=2), "grouped convolutions"),
+        (lambda: timm_resnet("BasicBlock", block_args={"attn_layer": "se"}), "se.fc1.weight' is"),
+        (lambda: timm_resnet("BasicBlock", global_pool="catavgmax"), "fc.weight.* has 40 features"),
+        (lambda: timm_vit(qk_norm=True), "q_norm.weight.* has size 8, but its input has 32"),
+        (lambda: timm_vit(class_token=False, global_pool="map"), "'attn_pool.latent' is not decl"),
+    ],
+)
+def test_other_members_of_timms_families_are_refused(
+    build: Callable[[], nn.Module], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        structure_of(build())
 
 
 def test_flattened_pictures_are_read_by_channels_and_places() -> None:

@@ -48,6 +48,21 @@ def torchvision_resnet() -> nn.Module:
     return model
 
 
+def timm_resnet(block: str, **options: Any) -> nn.Module:
+    """A member of timm's family, with narrow stages."""
+    package = pytest.importorskip("timm.models.resnet")
+    sizes: dict[str, Any] = {"channels": (16, 24, 32, 40), "num_classes": 5, "stem_width": 8}
+    model: nn.Module = package.ResNet(getattr(package, block), [2, 1, 1, 1], **sizes, **options)
+    return model
+
+
+def timm_vit(**options: Any) -> nn.Module:
+    package = pytest.importorskip("timm.models.vision_transformer")
+    sizes: dict[str, int] = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "num_heads": 4}
+    model: nn.Module = package.VisionTransformer(depth=2, num_classes=5, **sizes, **options)
+    return model
+
+
 def resnet18() -> nn.Module:
     pytest.importorskip("torchvision")
     return models.ResNet18()
@@ -90,6 +105,12 @@ FAMILIES: dict[str, Build] = {
     "resnet18": resnet18,
     "torchvision resnet": torchvision_resnet,
     "torchvision vit": torchvision_vit,
+    "timm resnet": lambda: timm_resnet("BasicBlock"),
+    "timm resnet d": lambda: timm_resnet("Bottleneck", stem_type="deep", avg_down=True),
+    "timm vit": lambda: timm_vit(),
+    "timm vit with all parts": lambda: timm_vit(
+        reg_tokens=3, init_values=0.1, no_embed_class=True, global_pool="avg", pre_norm=True
+    ),
     "bert": lambda: bert("BertModel"),
     "bert classifier": lambda: bert("BertForSequenceClassification"),
     "bert tagger": lambda: bert("BertForTokenClassification"),

@@ -79,18 +79,28 @@ def test_one_of_several_sets_is_read_and_named(
     ("content", "listed"),
     [
         ({"params": 1.0, "params_ema": 2.0}, "found 2 ('params', 'params_ema')"),
-        ({"model_state_dict": 1.0, "epoch": 3}, "found 1 ('model_state_dict')"),
-        ({"module": 1.0, "optimizer": {}}, "found 1 ('module')"),
         ({"generator": 1.0, "discriminator": 2.0}, "('generator', 'discriminator')"),
         ({"state_dict": 1.0, "model": 2.0}, "found 2 ('state_dict', 'model')"),
-        ({"ema": {"shadow": 1.0}}, "found 1 ('ema.shadow')"),
     ],
 )
 def test_sets_of_other_names_are_listed(tmp_path: Path, content: Any, listed: str) -> None:
+    path = tmp_path / "a.pt"
+    torch.save(filled(content), path)
+    first, last = content
+    with pytest.raises(ValueError, match=re.escape(f"{listed}: choose one, as in {path}::{first}")):
+        Checkpoint(path)
+    assert load_state_dict(f"{path}::{last}")["fc.weight"].max() == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{"model_state_dict": 1.0, "epoch": 3}, {"module": 1.0, "optimizer": {}}, {"ema": {"s": 1.0}}],
+)
+def test_the_only_set_is_read_under_any_name(tmp_path: Path, content: Any) -> None:
     torch.save(filled(content), tmp_path / "a.pt")
-    message = re.escape(listed) + ".*save the one to merge by itself"
-    with pytest.raises(ValueError, match=message):
-        Checkpoint(tmp_path / "a.pt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_state_dict(tmp_path / "a.pt")["fc.weight"].max() == 1
 
 
 def test_what_training_keeps_beside_weights_is_no_set(tmp_path: Path) -> None:
@@ -122,16 +132,26 @@ def test_formats_of_other_programs(tmp_path: Path, name: str) -> None:
         Checkpoint(folder / "weights.bin")
 
 
-def test_pipelines_and_components_of_diffusers(tmp_path: Path) -> None:
-    name = "diffusion_pytorch_model.safetensors"
+def test_folders_whose_weights_lie_deeper(tmp_path: Path) -> None:
+    """A pipeline of diffusers, and the checkpoints of a run; a variant is a file to pass."""
+    name = "diffusion_pytorch_model"
+    pipe = tmp_path / "pipe"
     for part in ("unet", "vae"):
-        save_state_dict(weights(), tmp_path / "pipe" / part / name)
-    (tmp_path / "pipe" / "model_index.json").write_text("{}")
-    message = re.escape(f"it holds unet/{name}, vae/{name}: pass one of these files by itself")
-    with pytest.raises(ValueError, match=message):
-        Checkpoint(tmp_path / "pipe")
-    with pytest.raises(ValueError, match=re.escape(f"it holds {name}: pass one of")):
-        Checkpoint(tmp_path / "pipe" / "unet")
+        save_state_dict(weights(), pipe / part / f"{name}.safetensors")
+    (pipe / "safety_checker").mkdir()
+    (pipe / "safety_checker" / "flax_model.msgpack").write_bytes(b"something")
+    message = re.escape(f"it holds unet/, vae/: choose one, as in {pipe / 'unet'}")
+    with pytest.raises(ValueError, match=f"{message}$"):
+        Checkpoint(pipe)
+    assert Checkpoint(pipe / "unet").keys() == weights().keys()
+    torch.save({"model_state_dict": weights()}, tmp_path / "step-5.pt")
+    save_state_dict(weights(), tmp_path / "step-9" / "model.safetensors")
+    message = re.escape(f"it holds step-5.pt: choose one, as in {tmp_path / 'step-5.pt'}")
+    with pytest.raises(ValueError, match=f"{message}$"):
+        Checkpoint(tmp_path)
+    save_state_dict(weights(), tmp_path / "half" / f"{name}.fp16.safetensors")
+    with pytest.raises(ValueError, match=re.escape(f"as in {tmp_path / 'half' / name}.fp16.saf")):
+        Checkpoint(tmp_path / "half")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"or shards and an index$"):
         Checkpoint(tmp_path / "empty")

@@ -84,3 +84,19 @@ def test_every_method_as_if_all_were_float32_in_memory_and_in_files(
     if not get_method(name).needs_pretrained:
         out = merge_files(name, files[1:], tmp_path / "alone.safetensors")
         assert_same(load_file(out), merge(name, states[1:]))
+
+
+def test_positions_that_an_old_file_holds_as_floats() -> None:
+    """Counters of the reference are copied, which a warning says; other integers are refused."""
+    new = {"position_ids": torch.arange(5), "w": torch.ones(2, 2)}
+    old = {"position_ids": torch.arange(5).half(), "w": 3 * torch.ones(2, 2)}
+    for base, expert in ((new, old), (old, new)):
+        said = "'position_ids' is copied from pretrained, because its dtype differs"
+        with pytest.warns(UserWarning, match=said):
+            merged = merge("task_arithmetic", [expert, base], pretrained=base, scale=0.5)
+        assert_same(merged, {"position_ids": base["position_ids"], "w": torch.full((2, 2), 2.0)})
+    with pytest.warns(UserWarning, match="'position_ids' is copied from expert 0"):
+        merge("average", [new, old])
+    swapped = [{"table": value["position_ids"], "w": value["w"]} for value in (new, old)]
+    with pytest.raises(ValueError, match=r"\['table'\] has dtype torch.float16, expected torch.in"):
+        merge("average", swapped)
