@@ -256,32 +256,37 @@ def _linear(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
     return "average", {"weights": weights, "normalise": normalise, **values}
 
 
-def _added(method: str) -> Translation:
-    """A sum of task vectors: the weights times lambda are `scale`."""
+def _summed(method: str, *, elect: bool = False, normalize: bool = False) -> Translation:
+    """A sum of task vectors, pruned by a method, or what an election finds to agree in them."""
+    rescaled = method in ("dare", "della")
 
     def translate(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
         factor = values.pop("lambda", 1.0)
         weights = _required("weight", values, fault)
-        if values.pop("normalize", False):
+        divided = values.pop("normalize", normalize)
+        if values.pop("rescale", rescaled) is not rescaled:
+            raise fault(f"{method} cannot do without rescale: {str(rescaled).lower()}")
+        if method == "breadcrumbs":  # whose usual density is another one in mergekit
+            values["density"] = _required("density", values, fault)
+        elif method == "ties":  # which mergekit trims tensor by tensor
+            values = {"density": 1.0, "trim": "tensor", **values}
+        elif rescaled:
+            density = values.pop("density", 1.0)
+            values["drop_rate"] = _mapped(density, lambda share: 1 - share)
+        if method == "della":  # whose epsilon is the whole width here
+            values["epsilon"] = _mapped(values.pop("epsilon", 0.15), lambda half: 2 * half)
+        if method not in ("task_arithmetic", "ties"):
+            values["combine"] = "ties" if elect else "task_arithmetic"
+        if elect:
+            values |= {"weights": weights, "reduce": "mean" if divided else "sum"}
+            return method, {"scale": factor, **values}
+        if divided:
             if factor != 1 or method != "task_arithmetic":
                 raise fault("normalize is supported for task_arithmetic with lambda 1 alone")
             values["normalise"] = True
-        if method == "breadcrumbs":  # whose usual density is another one in mergekit
-            values["density"] = _required("density", values, fault)
-        if method == "dare":
-            density = values.pop("density", 1.0)
-            values["drop_rate"] = _mapped(density, lambda share: 1 - share)
         return method, {"scale": _mapped(weights, lambda weight: factor * weight), **values}
 
     return translate
-
-
-def _elected(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
-    """TIES, which mergekit trims tensor by tensor."""
-    reduce = "mean" if values.pop("normalize", True) else "sum"
-    weights = _required("weight", values, fault)
-    usual = {"density": values.pop("density", 1.0), "scale": values.pop("lambda", 1.0)}
-    return "ties", {"weights": weights, "reduce": reduce, "trim": "tensor", **usual, **values}
 
 
 def _same(method: str) -> Translation:
@@ -291,10 +296,14 @@ def _same(method: str) -> Translation:
 
 TRANSLATED: dict[str, Translation] = {
     "linear": _linear,
-    "task_arithmetic": _added("task_arithmetic"),
-    "ties": _elected,
-    "dare_linear": _added("dare"),
-    "breadcrumbs": _added("breadcrumbs"),
+    "task_arithmetic": _summed("task_arithmetic"),
+    "ties": _summed("ties", elect=True, normalize=True),
+    "dare_linear": _summed("dare"),
+    "dare_ties": _summed("dare", elect=True),
+    "breadcrumbs": _summed("breadcrumbs"),
+    "breadcrumbs_ties": _summed("breadcrumbs", elect=True),
+    "della": _summed("della", elect=True, normalize=True),
+    "della_linear": _summed("della"),
     "slerp": _same("slerp"),
     "model_stock": _same("model_stock"),
 }

@@ -105,7 +105,8 @@ class Method:
     def needs_pretrained(self) -> bool:
         if self.requires is not None:
             return self.requires.pretrained
-        return "pretrained" in parameters_of(self.function)
+        base = parameters_of(self.function).get("pretrained")
+        return base is not None and base.default is inspect.Parameter.empty
 
     @property
     def needs(self) -> str:

@@ -1,7 +1,7 @@
 """Rules that select coordinates of task vectors τ_t: Breadcrumbs, DELLA and Consensus."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from mergelib.merging import Group
 from mergelib.messages.kinds import BelowOne, Density, NotNegative, PerExpert
 from mergelib.numerics.selection import count_to_keep, magnitude_thresholds
 from mergelib.registry import rule
-from mergelib.rules.sparse import elect_and_reduce
+from mergelib.rules.sparse import Combine, Reduce, combined
 from mergelib.settings import per_expert
 
 Bounds = Sequence[tuple[float, float]]  # of every expert: the magnitudes that stay, both included
@@ -55,27 +55,35 @@ def breadcrumbs(
     density: PerExpert[Density] = 0.9,
     gamma: PerExpert[BelowOne] = 0.01,
     scale: PerExpert[float] = 0.3,
+    combine: Combine = "task_arithmetic",
+    weights: PerExpert[float] | None = None,
+    reduce: Reduce = "mean",
     bounds: Bounds | None = None,
 ) -> Tensor:
     """Model Breadcrumbs: θ_0 + scale · Σ_t of task vectors without outliers and small entries.
 
-    The first three hyperparameters may have one value per expert.
-
     Hyperparameters:
-        density: fraction of a tensor's entries to keep, in (0, 1].
-        gamma: fraction to drop as outliers, the largest magnitudes, in [0, 1).
-        scale: λ; density 1 and gamma 0 give task arithmetic.
+        density: fraction of a tensor's entries to keep, in (0, 1], or one per expert.
+        gamma: fraction to drop as outliers, the largest magnitudes, in [0, 1), or one per expert.
+        scale: λ; density 1 and gamma 0 give task arithmetic. For ``"task_arithmetic"`` also one per
+            expert; for ``"ties"`` 1 is usual.
+        combine: as in `dare`.
+        weights: w_t for ``"ties"``, as in `ties`.
+        reduce: as in `dare`.
         bounds: T pairs of magnitudes to trim at; computed from these tensors by default.
     """
-    if bounds is None:
-        bounds = magnitude_bounds((list(experts), pretrained), density, gamma)
-    merged = pretrained.clone()
-    factors = per_expert("scale", scale, len(experts))
-    for expert, (low, high), factor in zip(experts, bounds, factors, strict=True):
-        task_vector = expert - pretrained
-        size = task_vector.abs()
-        merged.add_(task_vector.mul_((size >= low) & (size <= high)), alpha=factor)
-    return merged
+    limits = (
+        magnitude_bounds(([*experts], pretrained), density, gamma) if bounds is None else bounds
+    )
+
+    def bounded() -> Iterator[Tensor]:
+        for expert, (low, high) in zip(experts, limits, strict=True):
+            task_vector = expert - pretrained
+            size = task_vector.abs()
+            yield task_vector.mul_((size >= low) & (size <= high))
+
+    how: dict[str, Any] = {"combine": combine, "weights": weights, "reduce": reduce}
+    return combined(pretrained, bounded(), len(experts), scale=scale, **how)
 
 
 def uses(task_vector: Tensor, total: Tensor, mask_scale: float) -> Tensor:
@@ -136,26 +144,30 @@ def della(
     *,
     drop_rate: PerExpert[float] = 0.7,
     epsilon: PerExpert[float] = 0.2,
+    combine: Combine = "ties",
     weights: PerExpert[float] | None = None,
-    scale: float = 1.0,
-    reduce: Literal["mean", "sum"] = "mean",
+    scale: PerExpert[float] = 1.0,
+    reduce: Reduce = "mean",
     seed: int = 0,
 ) -> Tensor:
     """DELLA: prune by magnitude and chance, elect signs, and merge agreeing entries.
 
     Hyperparameters:
-        drop_rate: mean drop probability p, or one per expert.
+        drop_rate: mean drop probability p, or one per expert; 0 keeps all entries.
         epsilon: spread of the probabilities, or one per expert; p ± ε/2 must lie in [0, 1).
-        weights: w_t, as in `ties`.
-        scale: λ on the merged task vector, which is added to θ_0.
-        reduce: ``"mean"`` or ``"sum"`` of agreeing entries; see `elect_and_reduce`.
+        combine: as in `dare`.
+        weights: w_t for ``"ties"``, as in `ties`.
+        scale: λ on the merged task vector; for ``"task_arithmetic"`` also one per expert.
+        reduce: as in `dare`.
         seed: seed of the draws; `merge` derives one per part of a tensor.
     """
     rates = per_expert("drop_rate", drop_rate, len(experts))
     spreads = per_expert("epsilon", epsilon, len(experts))
     generator, pruned = torch.Generator().manual_seed(seed), []
     for expert, p, spread in zip(experts, rates, spreads, strict=True):
+        spread = spread if p else 0.0
         if spread < 0 or p - spread / 2 < 0 or p + spread / 2 >= 1:
             raise ValueError(f"drop_rate ± epsilon/2 is {p} ± {spread / 2}, expected within [0, 1)")
         pruned.append(prune_by_rank(expert - pretrained, p, spread, generator))
-    return pretrained + scale * elect_and_reduce(torch.stack(pruned), reduce, weights)
+    how: dict[str, Any] = {"combine": combine, "weights": weights, "reduce": reduce}
+    return combined(pretrained, pruned, len(experts), scale=scale, **how)
