@@ -28,6 +28,7 @@ from mergelib.streaming import merge_files
 OPTIONS = ("include", "exclude", "missing", "max_shard_size")  # of `mergelib.merge_files`
 # What mergekit's files may say besides, without a meaning here.
 WITHOUT_EFFECT = ("int8_mask",)
+WITHOUT_BASE = ("linear", "slerp", "karcher", "passthrough")  # which count it as one of the models
 TEXTS = ("merge_method", "base_model", "dtype", "out_dtype", "tokenizer_source", "name")
 KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(TEXTS, (str, "a text")),
@@ -194,7 +195,7 @@ def _step(content: Lines, path: Path, line: int) -> Step:
         at = content.lines["merge_method"]
         raise fault(f"no method {method!r} here; there are: {', '.join(known)}", at)
     own = [(name, values) for name, values in models if name != base or method == "linear"]
-    if method == "slerp" and base is not None:
+    if method in ("slerp", "karcher") and base is not None:
         own = [(base, {}), *own]
     values = dict(content.get("parameters") or {})
     for name in dict.fromkeys(name for _, given in own for name in given):
@@ -205,9 +206,9 @@ def _step(content: Lines, path: Path, line: int) -> Step:
     options = {name: content[name] for name in OPTIONS if name in content}
     options["dtype"] = content.get("out_dtype", content.get("dtype"))
     native = method not in TRANSLATED
+    pretrained = None if method in (*WITHOUT_BASE, "average") else base
     if not native:
         method, values = TRANSLATED[method](values, fault)
-    pretrained = None if method in ("average", "slerp") else base
     paths, name = [name for name, _ in own], content.get("name", "")
     layers = content.get("layers")
     return Step(method, paths, pretrained, options, values, name, fault, native, layers)
@@ -289,9 +290,27 @@ def _summed(method: str, *, elect: bool = False, normalize: bool = False) -> Tra
     return translate
 
 
-def _same(method: str) -> Translation:
-    """A method whose parameters have the same names."""
-    return lambda values, _: (method, values)
+def _nuslerp(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
+    weights = _required("weight", values, fault)
+    by_row, flat = values.pop("nuslerp_row_wise", False), values.pop("nuslerp_flatten", True)
+    along = "tensor" if flat else "columns" if by_row else "rows"  # mergekit's rows are columns
+    return "nuslerp", {"weights": weights, "along": along, **values}
+
+
+def _multislerp(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
+    if not values.pop("normalize_weights", True):
+        raise fault("multislerp cannot do without normalize_weights: true")
+    values.pop("eps", None)  # which avoids divisions by 0
+    return "karcher", {"weights": _required("weight", values, fault), "steps": 0, **values}
+
+
+def _passthrough(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
+    return "average", {"weights": values.pop("scale", 1.0), **values}
+
+
+def _renamed(method: str, **names: str) -> Translation:
+    """A method whose parameters have these or the same names here."""
+    return lambda values, _: (method, {names.get(name, name): v for name, v in values.items()})
 
 
 TRANSLATED: dict[str, Translation] = {
@@ -304,8 +323,17 @@ TRANSLATED: dict[str, Translation] = {
     "breadcrumbs_ties": _summed("breadcrumbs", elect=True),
     "della": _summed("della", elect=True, normalize=True),
     "della_linear": _summed("della"),
-    "slerp": _same("slerp"),
-    "model_stock": _same("model_stock"),
+    "slerp": _renamed("slerp"),
+    "nuslerp": _nuslerp,
+    "multislerp": _multislerp,
+    "karcher": _renamed("karcher", max_iter="steps", tol="tolerance"),
+    "sce": _renamed("sce", select_topk="density"),
+    "ram": _renamed("ram"),
+    "ramplus_tl": lambda values, _: ("ram", {"r": 0.1, **values}),
+    "arcee_fusion": _renamed("arcee_fusion"),
+    "nearswap": _renamed("nearswap"),
+    "model_stock": _renamed("model_stock"),
+    "passthrough": _passthrough,
 }
 
 

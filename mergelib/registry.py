@@ -111,7 +111,9 @@ class Method:
     @property
     def needs(self) -> str:
         """What the method needs, in words."""
-        parts = ["experts", "pretrained" if self.needs_pretrained else "", self.data]
+        optional = self.requires is None and "pretrained" in parameters_of(self.function)
+        base = "pretrained" if self.needs_pretrained else "optionally pretrained" * optional
+        parts = ["experts", base, self.data]
         if (usual := self.requires) is not None:
             parts[2:2] = ["model" if usual.model else "", "heads" if usual.heads else ""]
         return ", ".join(filter(None, parts))
@@ -126,7 +128,7 @@ class Method:
             for name, parameter in parameters_of(self.function).items()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
             and parameter.default is not inspect.Parameter.empty
-            and name not in self.prepared
+            and name not in (*self.prepared, getattr(self.prepare, "name", None))
         }
 
     @property
@@ -153,8 +155,12 @@ _ELSEWHERE = {
     **dict.fromkeys(("ties_svd", "ties_merging"), ("ties", "")),
     "dare_linear": ("dare", ""),
     "dare_ties": ("dare", " with combine='ties'"),
-    **dict.fromkeys(("breadcrumbs_ties", "magnitude_prune"), ("breadcrumbs", "")),
-    "della_linear": ("della", ""),
+    "magnitude_prune": ("breadcrumbs", ""),
+    "breadcrumbs_ties": ("breadcrumbs", " with combine='ties'"),
+    "della_linear": ("della", " with combine='task_arithmetic'"),
+    "multislerp": ("karcher", " with steps=0"),
+    "ramplus_tl": ("ram", " with r=0.1"),
+    "passthrough": ("average", " of one model"),
 }
 
 _METHODS: dict[str, Method] = {}

@@ -1,15 +1,15 @@
 """Linear rules: averages of weights, and sums of task vectors τ_t = θ_t − θ_0."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from mergelib.merging import Group
 from mergelib.merging.applying import CHUNK, precision
+from mergelib.merging.reading import PerTensor
 from mergelib.messages.kinds import PerExpert, Positive
 from mergelib.registry import rule
 from mergelib.settings import normalised, per_expert
@@ -136,17 +136,6 @@ def slerp(experts: Sequence[Tensor], *, t: float = 0.5) -> Tensor:
     return merged.add_(b, alpha=math.sin(t * angle) / math.sin(angle))
 
 
-def _shares(
-    tensors: Callable[[], Iterable[tuple[str, Group]]], _: Mapping[str, dict[str, Any]]
-) -> Mapping[str, dict[str, Any]]:
-    """First pass of Model Stock: the interpolation ratio of every tensor."""
-    return {
-        key: {"share": agreement(experts, pretrained)}
-        for key, (experts, pretrained) in tensors()
-        if pretrained is not None
-    }
-
-
 def pieces(experts: Sequence[Tensor], pretrained: Tensor | None) -> Iterator[Tensor]:
     """Yield task vectors, or weights if there is no θ_0, some entries at a time: ``(T, n)``."""
     models = [*experts] if pretrained is None else [*experts, pretrained]
@@ -178,7 +167,7 @@ def agreement(experts: Sequence[Tensor], pretrained: Tensor) -> float:
     return count * cosine / (1 + (count - 1) * cosine)
 
 
-@rule(paper="jang2024model", elementwise=True, linear=True, prepare=_shares, prepared=("share",))
+@rule(paper="jang2024model", elementwise=True, linear=True, prepare=PerTensor("share", agreement))
 def model_stock(
     experts: Sequence[Tensor], pretrained: Tensor, *, share: float | None = None
 ) -> Tensor:

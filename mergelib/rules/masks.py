@@ -1,12 +1,12 @@
 """Rules that select coordinates of task vectors τ_t: Breadcrumbs, DELLA and Consensus."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mergelib.merging import Group
+from mergelib.merging.reading import PerTensor
 from mergelib.messages.kinds import BelowOne, Density, NotNegative, PerExpert
 from mergelib.numerics.selection import count_to_keep, magnitude_thresholds
 from mergelib.registry import rule
@@ -16,13 +16,18 @@ from mergelib.settings import per_expert
 Bounds = Sequence[tuple[float, float]]  # of every expert: the magnitudes that stay, both included
 
 
-def magnitude_bounds(group: Group, density: PerExpert[float], gamma: PerExpert[float]) -> Bounds:
+def magnitude_bounds(
+    experts: Sequence[Tensor],
+    pretrained: Tensor,
+    density: PerExpert[float],
+    gamma: PerExpert[float],
+) -> Bounds:
     """Return the magnitudes between which each expert's entries are kept, ends included.
 
     They bound the ceil(density · n) entries after the floor(gamma · n) largest. Entries that tie
     with an end are kept, so no task vector becomes empty.
     """
-    count, entries = len(group[0]), group[0][0].numel()
+    count, entries, group = len(experts), pretrained.numel(), (experts, pretrained)
     kept = [count_to_keep(share, entries) for share in per_expert("density", density, count)]
     dropped = [int(share * entries) for share in per_expert("gamma", gamma, count)]
     last = [min(sum(pair), entries) for pair in zip(dropped, kept, strict=True)]
@@ -31,21 +36,10 @@ def magnitude_bounds(group: Group, density: PerExpert[float], gamma: PerExpert[f
     return list(zip(low, high, strict=True))
 
 
-def _bounds(
-    tensors: Callable[[], Iterable[tuple[str, Group]]], at: Mapping[str, dict[str, Any]]
-) -> Mapping[str, dict[str, Any]]:
-    """First pass of Breadcrumbs: the bounds of every tensor."""
-    return {
-        key: {"bounds": magnitude_bounds(group, at[key]["density"], at[key]["gamma"])}
-        for key, group in tensors()
-    }
-
-
 @rule(
     paper="davari2024model",
     elementwise=True,
-    prepare=_bounds,
-    prepared=("bounds",),
+    prepare=PerTensor("bounds", magnitude_bounds),
     affine_in="scale",
 )
 def breadcrumbs(
@@ -72,9 +66,7 @@ def breadcrumbs(
         reduce: as in `dare`.
         bounds: T pairs of magnitudes to trim at; computed from these tensors by default.
     """
-    limits = (
-        magnitude_bounds(([*experts], pretrained), density, gamma) if bounds is None else bounds
-    )
+    limits = magnitude_bounds(experts, pretrained, density, gamma) if bounds is None else bounds
 
     def bounded() -> Iterator[Tensor]:
         for expert, (low, high) in zip(experts, limits, strict=True):

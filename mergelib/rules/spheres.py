@@ -1,15 +1,12 @@
-"""Rules that treat a tensor's direction and length apart: NuSLERP and the mean on the sphere.
+"""Spherical rules on weights, or on task vectors τ_t = θ_t − θ_0 if a pretrained model is given."""
 
-Both merge the weights θ_t themselves, or task vectors θ_t − θ_0 if there is a pretrained model.
-"""
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from mergelib.merging import Group
+from mergelib.merging.reading import PerTensor
 from mergelib.messages.kinds import Count, PerExpert, Positive
 from mergelib.registry import rule
 from mergelib.rules.arithmetic import average, gram, task_arithmetic
@@ -24,15 +21,15 @@ def nuslerp(
     weights: PerExpert[float] = 1.0,
     along: Literal["tensor", "rows", "columns"] = "tensor",
 ) -> Tensor:
-    """NuSLERP: spherical interpolation of two models or task vectors, tensor by tensor or by row.
+    """NuSLERP: spherical interpolation of two models or task vectors, by tensor, row or column.
 
-    With Ω the angle between v_1 and v_2: [sin((1−t)Ω) v_1 + sin(tΩ) v_2] / sin Ω, and the line
-    between them where sin Ω is below 1e-8.
+    With Ω the angle between v_1 and v_2: [sin((1−t)Ω) v_1 + sin(tΩ) v_2] / sin Ω. It is linear if
+    sin Ω is below 1e-8.
 
     Hyperparameters:
-        weights: w_1 and w_2, which give t = w_2 / (w_1 + w_2).
-        along: the vectors are the whole ``"tensor"``, or ``"rows"`` along the last dimension, or
-            ``"columns"`` along the first.
+        weights: w_1 and w_2; t is w_2 / (w_1 + w_2).
+        along: v_1 and v_2 are the whole ``"tensor"``, its ``"rows"`` (along the last dimension) or
+            ``"columns"`` (along the first).
     """
     if len(experts) != 2:
         raise ValueError(f"nuslerp merges exactly 2 experts, got {len(experts)}")
@@ -41,33 +38,37 @@ def nuslerp(
     a, b = (expert if pretrained is None else expert - pretrained for expert in experts)
     if along == "tensor" or not shape:
         a, b = a.reshape(-1), b.reshape(-1)
-    norms = torch.linalg.vector_norm(a, dim=dim).clamp_(min=1e-7)
-    norms *= torch.linalg.vector_norm(b, dim=dim).clamp_(min=1e-7)
-    angle = (torch.linalg.vecdot(a, b, dim=dim) / norms).clamp_(-1, 1).acos_().unsqueeze(dim)
-    parallel = angle.sin() <= 1e-8
+    norms = [torch.linalg.vector_norm(each, dim=dim).clamp_(min=1e-7) for each in (a, b)]
+    cosine = torch.linalg.vecdot(a, b, dim=dim).div_(norms[0] * norms[1]).clamp_(-1, 1)
+    angle = cosine.acos_().unsqueeze(dim)
+    linear = angle.sin() <= 1e-8
     first, second = (
-        torch.where(parallel, share, (share * angle).sin() / angle.sin()) for share in (1 - t, t)
+        torch.where(linear, share, (share * angle).sin() / angle.sin()) for share in (1 - t, t)
     )
     merged = (a * first).addcmul_(b, second).view(shape)
     return merged if pretrained is None else merged.add_(pretrained)
 
 
 def mean_on_sphere(
-    products: Tensor, weights: PerExpert[float], steps: int, tolerance: float
+    experts: Sequence[Tensor],
+    pretrained: Tensor | None,
+    weights: PerExpert[float],
+    steps: int,
+    tolerance: float,
 ) -> list[float]:
-    """Return the factors c_t with which Σ c_t v_t is the mean of the v_t on the sphere.
+    """Return the factors of the vectors v_t that give their mean on the sphere.
 
-    All of it happens in the span of the unit vectors u_t = v_t / |v_t|, whose inner products follow
-    from those of the v_t, ``(T, T)``: a vector is its T factors of the u_t. Where the u_t cancel,
-    the mean is Σ w_t v_t.
+    All points on the way are sums of the unit vectors v_t / |v_t|, and held as the T factors. Their
+    inner products follow from those of the v_t.
     """
-    w = products.new_tensor(normalised("weights", per_expert("weights", weights, len(products))))
+    w = torch.tensor(normalised("weights", per_expert("weights", weights, len(experts)))).double()
+    products = gram(experts, pretrained)
     lengths = products.diagonal().sqrt()
     inverse = torch.where(lengths > 0, 1 / lengths, 0)
     cosines = products * inverse * inverse[:, None]
 
-    def norm(vector: Tensor) -> Tensor:
-        return (vector @ cosines @ vector).clamp(min=0).sqrt()
+    def norm(point: Tensor) -> Tensor:
+        return (point @ cosines @ point).clamp(min=0).sqrt()
 
     shares = w * (lengths > 0)  # a vector of zeros has no direction
     if norm(shares) < 1e-8:
@@ -77,28 +78,19 @@ def mean_on_sphere(
         dots = (cosines @ mean).clamp(-1, 1)
         angles = dots.acos()
         pulls = shares / shares.sum() * torch.where(angles.sin() > 1e-7, angles / angles.sin(), 1)
-        tangent = pulls - (pulls @ dots) * mean
-        length = norm(tangent)
-        if length < tolerance:
+        step = pulls - (pulls @ dots) * mean
+        if (length := norm(step)) < tolerance:
             break
-        mean = length.cos() * mean + length.sin() / length * tangent
+        mean = length.cos() * mean + length.sin() / length * step
         mean /= norm(mean)
     return ((w @ lengths) * mean * inverse).tolist()
-
-
-def _factors(
-    tensors: Callable[[], Iterable[tuple[str, Group]]], at: Mapping[str, dict[str, Any]]
-) -> Mapping[str, dict[str, Any]]:
-    """First pass of the mean on the sphere: the factors of every tensor."""
-    return {key: {"factors": mean_on_sphere(gram(*group), **at[key])} for key, group in tensors()}
 
 
 @rule(
     paper="karcher1977riemannian",
     elementwise=True,
     linear=True,
-    prepare=_factors,
-    prepared=("factors",),
+    prepare=PerTensor("factors", mean_on_sphere),
 )
 def karcher(
     experts: Sequence[Tensor],
@@ -111,20 +103,18 @@ def karcher(
 ) -> Tensor:
     """The mean direction of models or task vectors on the sphere, times their mean length.
 
-    The mean direction has the least Σ_t w_t Ω_t², with Ω_t the angle to tensor t (Karcher, 1977).
-    It starts from the normalised Σ_t w_t v_t / |v_t| and takes steps along the sphere. With 0 steps
-    this start is the result, to which mergekit's ``multislerp`` amounts.
+    The mean direction has the least Σ_t w_t Ω_t², with Ω_t the angle to v_t. The search starts at
+    the normalised Σ_t w_t v_t / |v_t| and moves along the sphere. If this sum is 0, the result is
+    Σ_t w_t v_t.
 
     Hyperparameters:
         weights: w_t, divided by their sum.
-        steps: the largest number of steps.
-        tolerance: length of a step, in radians, that is the last one.
-        factors: T numbers by which tensors or task vectors are multiplied; computed from these
-            tensors by default.
+        steps: the largest number of steps; 0 is mergekit's ``multislerp``, whose own step is 0.
+        tolerance: the length of a step, in radians, below which the search ends.
+        factors: T factors of the v_t; computed from these tensors by default.
     """
     if factors is None:
-        products = gram(experts, pretrained)
-        factors = mean_on_sphere(products, weights, steps, tolerance)
+        factors = mean_on_sphere(experts, pretrained, weights, steps, tolerance)
     if pretrained is None:
         return average(experts, weights=factors)
     return task_arithmetic(experts, pretrained, scale=factors)
