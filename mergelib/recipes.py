@@ -27,8 +27,8 @@ from mergelib.streaming import merge_files
 
 OPTIONS = ("include", "exclude", "missing", "max_shard_size")  # of `mergelib.merge_files`
 # What mergekit's files may say besides, without a meaning here.
-WITHOUT_EFFECT = ("int8_mask",)
-WITHOUT_BASE = ("linear", "slerp", "karcher", "passthrough")  # which count it as one of the models
+WITHOUT_EFFECT = ("int8_mask", "eps")
+BASELESS = ("average", "linear", "slerp", "karcher", "passthrough")  # a base is one of the models
 TEXTS = ("merge_method", "base_model", "dtype", "out_dtype", "tokenizer_source", "name")
 KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(TEXTS, (str, "a text")),
@@ -39,10 +39,7 @@ KINDS: dict[str, tuple[type, str]] = {
 FIELDS = (*TEXTS, "models", "slices", "parameters", *OPTIONS)
 MODEL = ("model", "parameters")
 
-
 Fault = Callable[..., ValueError]  # of a text and a line, by default the merge's first
-
-
 STACKED = "slices that stack or leave out layers are not supported"
 
 
@@ -195,6 +192,8 @@ def _step(content: Lines, path: Path, line: int) -> Step:
         at = content.lines["merge_method"]
         raise fault(f"no method {method!r} here; there are: {', '.join(known)}", at)
     own = [(name, values) for name, values in models if name != base or method == "linear"]
+    if method == "passthrough" and len(own) > 1:
+        raise fault("passthrough has one model", content.lines["models"])
     if method in ("slerp", "karcher") and base is not None:
         own = [(base, {}), *own]
     values = dict(content.get("parameters") or {})
@@ -206,7 +205,7 @@ def _step(content: Lines, path: Path, line: int) -> Step:
     options = {name: content[name] for name in OPTIONS if name in content}
     options["dtype"] = content.get("out_dtype", content.get("dtype"))
     native = method not in TRANSLATED
-    pretrained = None if method in (*WITHOUT_BASE, "average") else base
+    pretrained = None if method in BASELESS else base
     if not native:
         method, values = TRANSLATED[method](values, fault)
     paths, name = [name for name, _ in own], content.get("name", "")
@@ -251,12 +250,6 @@ def _check(content: Lines, known: Sequence[str], fault: Fault) -> None:
 Translation = Callable[[dict[str, Any], Fault], tuple[str, dict[str, Any]]]
 
 
-def _linear(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
-    weights = _required("weight", values, fault)
-    normalise = values.pop("normalize", True)
-    return "average", {"weights": weights, "normalise": normalise, **values}
-
-
 def _summed(method: str, *, elect: bool = False, normalize: bool = False) -> Translation:
     """A sum of task vectors, pruned by a method, or what an election finds to agree in them."""
     rescaled = method in ("dare", "della")
@@ -265,22 +258,21 @@ def _summed(method: str, *, elect: bool = False, normalize: bool = False) -> Tra
         factor = values.pop("lambda", 1.0)
         weights = _required("weight", values, fault)
         divided = values.pop("normalize", normalize)
-        if values.pop("rescale", rescaled) is not rescaled:
-            raise fault(f"{method} cannot do without rescale: {str(rescaled).lower()}")
+        if (rescale := values.pop("rescale", rescaled)) is not rescaled:
+            raise fault(f"rescale is {rescale}, expected {rescaled} for this method")
         if method == "breadcrumbs":  # whose usual density is another one in mergekit
             values["density"] = _required("density", values, fault)
         elif method == "ties":  # which mergekit trims tensor by tensor
             values = {"density": 1.0, "trim": "tensor", **values}
         elif rescaled:
-            density = values.pop("density", 1.0)
-            values["drop_rate"] = _mapped(density, lambda share: 1 - share)
+            values["drop_rate"] = _mapped(values.pop("density", 1.0), lambda share: 1 - share)
         if method == "della":  # whose epsilon is the whole width here
             values["epsilon"] = _mapped(values.pop("epsilon", 0.15), lambda half: 2 * half)
         if method not in ("task_arithmetic", "ties"):
             values["combine"] = "ties" if elect else "task_arithmetic"
         if elect:
-            values |= {"weights": weights, "reduce": "mean" if divided else "sum"}
-            return method, {"scale": factor, **values}
+            reduce = "mean" if divided else "sum"
+            return method, {"scale": factor, "weights": weights, "reduce": reduce, **values}
         if divided:
             if factor != 1 or method != "task_arithmetic":
                 raise fault("normalize is supported for task_arithmetic with lambda 1 alone")
@@ -297,24 +289,20 @@ def _nuslerp(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]
     return "nuslerp", {"weights": weights, "along": along, **values}
 
 
-def _multislerp(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
-    if not values.pop("normalize_weights", True):
-        raise fault("multislerp cannot do without normalize_weights: true")
-    values.pop("eps", None)  # which avoids divisions by 0
-    return "karcher", {"weights": _required("weight", values, fault), "steps": 0, **values}
-
-
-def _passthrough(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
-    return "average", {"weights": values.pop("scale", 1.0), **values}
-
-
-def _renamed(method: str, **names: str) -> Translation:
+def _renamed(method: str, usual: Mapping[str, Any] | None = None, **names: str) -> Translation:
     """A method whose parameters have these or the same names here."""
-    return lambda values, _: (method, {names.get(name, name): v for name, v in values.items()})
+
+    def translate(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
+        if "weight" in names:
+            values["weight"] = _required("weight", values, fault)
+        own = {names.get(name, name): value for name, value in values.items()}
+        return method, {**(usual or {}), **own}
+
+    return translate
 
 
 TRANSLATED: dict[str, Translation] = {
-    "linear": _linear,
+    "linear": _renamed("average", {"normalise": True}, weight="weights", normalize="normalise"),
     "task_arithmetic": _summed("task_arithmetic"),
     "ties": _summed("ties", elect=True, normalize=True),
     "dare_linear": _summed("dare"),
@@ -325,15 +313,17 @@ TRANSLATED: dict[str, Translation] = {
     "della_linear": _summed("della"),
     "slerp": _renamed("slerp"),
     "nuslerp": _nuslerp,
-    "multislerp": _multislerp,
+    "multislerp": _renamed(
+        "karcher", {"steps": 0}, weight="weights", normalize_weights="normalise"
+    ),
     "karcher": _renamed("karcher", max_iter="steps", tol="tolerance"),
     "sce": _renamed("sce", select_topk="density"),
     "ram": _renamed("ram"),
-    "ramplus_tl": lambda values, _: ("ram", {"r": 0.1, **values}),
+    "ramplus_tl": _renamed("ram", {"r": 0.1}),
     "arcee_fusion": _renamed("arcee_fusion"),
     "nearswap": _renamed("nearswap"),
     "model_stock": _renamed("model_stock"),
-    "passthrough": _passthrough,
+    "passthrough": _renamed("average", scale="weights"),
 }
 
 

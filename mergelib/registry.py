@@ -111,9 +111,7 @@ class Method:
     @property
     def needs(self) -> str:
         """What the method needs, in words."""
-        optional = self.requires is None and "pretrained" in parameters_of(self.function)
-        base = "pretrained" if self.needs_pretrained else "optionally pretrained" * optional
-        parts = ["experts", base, self.data]
+        parts = ["experts", "pretrained" if self.needs_pretrained else "", self.data]
         if (usual := self.requires) is not None:
             parts[2:2] = ["model" if usual.model else "", "heads" if usual.heads else ""]
         return ", ".join(filter(None, parts))

@@ -61,11 +61,7 @@ def first_pass(
 
 @dataclass(frozen=True)
 class PerTensor:
-    """A first pass that computes an argument of a rule, of this name, for every tensor.
-
-    ``compute`` is called with the experts' tensors, the pretrained one, and the hyperparameters
-    that it has parameters for.
-    """
+    """A first pass: a rule's argument of this name, from a tensor and hyperparameters."""
 
     name: str
     compute: Callable[..., Any]
@@ -73,9 +69,9 @@ class PerTensor:
     def __call__(
         self, tensors: Callable[[], Iterable[tuple[str, Group]]], at: Mapping[str, dict[str, Any]]
     ) -> dict[str, dict[str, Any]]:
-        known = parameters_of(self.compute)
-        chosen = {key: {k: v for k, v in own.items() if k in known} for key, own in at.items()}
-        return {key: {self.name: self.compute(*group, **chosen[key])} for key, group in tensors()}
+        known = parameters_of(self.compute).keys()
+        own = {key: {name: at[key][name] for name in known & at[key].keys()} for key in at}
+        return {key: {self.name: self.compute(*group, **own[key])} for key, group in tensors()}
 
 
 def passed(source: "Source", label: str) -> Iterator[str]:

@@ -83,10 +83,7 @@ def fednova(
     """
     lengths = per_expert("steps", 1.0 if steps is None else steps, len(experts))
     factors = [scale * math.fsum(lengths) / len(lengths) ** 2 / step for step in lengths]
-    merged = pretrained * (1 - math.fsum(factors))
-    for expert, factor in zip(experts, factors, strict=True):
-        merged.add_(expert, alpha=factor)
-    return merged
+    return task_arithmetic(experts, pretrained, scale=factors)
 
 
 Decay = Literal["linear", "cosine", "1-sqrt"]

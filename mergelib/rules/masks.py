@@ -1,7 +1,6 @@
 """Rules that select coordinates of task vectors τ_t: Breadcrumbs, DELLA and Consensus."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,14 +12,12 @@ from mergelib.registry import rule
 from mergelib.rules.sparse import Combine, Reduce, combined
 from mergelib.settings import per_expert
 
+Rates = PerExpert[float]
 Bounds = Sequence[tuple[float, float]]  # of every expert: the magnitudes that stay, both included
 
 
 def magnitude_bounds(
-    experts: Sequence[Tensor],
-    pretrained: Tensor,
-    density: PerExpert[float],
-    gamma: PerExpert[float],
+    experts: Sequence[Tensor], pretrained: Tensor, density: Rates, gamma: Rates
 ) -> Bounds:
     """Return the magnitudes between which each expert's entries are kept, ends included.
 
@@ -59,8 +56,7 @@ def breadcrumbs(
     Hyperparameters:
         density: fraction of a tensor's entries to keep, in (0, 1], or one per expert.
         gamma: fraction to drop as outliers, the largest magnitudes, in [0, 1), or one per expert.
-        scale: λ; density 1 and gamma 0 give task arithmetic. For ``"task_arithmetic"`` also one per
-            expert; for ``"ties"`` 1 is usual.
+        scale: λ, for ``"task_arithmetic"`` also one per expert; for ``"ties"`` 1 is usual.
         combine: as in `dare`.
         weights: w_t for ``"ties"``, as in `ties`.
         reduce: as in `dare`.
@@ -74,8 +70,7 @@ def breadcrumbs(
             size = task_vector.abs()
             yield task_vector.mul_((size >= low) & (size <= high))
 
-    how: dict[str, Any] = {"combine": combine, "weights": weights, "reduce": reduce}
-    return combined(pretrained, bounded(), len(experts), scale=scale, **how)
+    return combined(pretrained, bounded(), len(experts), combine, scale, weights, reduce)
 
 
 def uses(task_vector: Tensor, total: Tensor, mask_scale: float) -> Tensor:
@@ -161,5 +156,4 @@ def della(
         if spread < 0 or p - spread / 2 < 0 or p + spread / 2 >= 1:
             raise ValueError(f"drop_rate ± epsilon/2 is {p} ± {spread / 2}, expected within [0, 1)")
         pruned.append(prune_by_rank(expert - pretrained, p, spread, generator))
-    how: dict[str, Any] = {"combine": combine, "weights": weights, "reduce": reduce}
-    return combined(pretrained, pruned, len(experts), scale=scale, **how)
+    return combined(pretrained, pruned, len(experts), combine, scale, weights, reduce)

@@ -90,7 +90,7 @@ def unique_factors(
         alone = changed & (changed.sum(0) == 1)
         unique += alone.sum(1).cpu()
         shared += (changed & ~alone).sum(1).cpu()
-    return (1 + r * (shared / unique.clamp(min=1e-5)).clamp(max=alpha)).tolist()
+    return [1 + r * min(float(ratio), alpha) for ratio in shared / unique.clamp(min=1e-5)]
 
 
 @rule(paper="yuan2026behavior", elementwise=True, prepare=PerTensor("factors", unique_factors))
@@ -145,16 +145,16 @@ def fences(experts: Sequence[Tensor], pretrained: Tensor) -> list[float]:
     base = pretrained.reshape(len(pretrained) if pretrained.dim() > 1 else 1, -1)
     step = max(1, CHUNK // base.shape[1])
     ranks = [(n - part * (n - 1) // 4) / n for part in (1, 2, 3)]  # of the quartiles, from the top
-    limits = []
-    for rows in (expert.reshape(base.shape) for expert in experts):
+    rows = [expert.reshape(base.shape) for expert in experts]
 
-        def scores(rows: Tensor = rows) -> Iterator[tuple[list[Tensor], None]]:
-            for some in (slice(start, start + step) for start in range(0, len(base), step)):
-                yield [importance(rows[some].to(dtype), base[some].to(dtype))] * 3, None
+    def scores() -> Iterator[tuple[list[Tensor], None]]:
+        for some in (slice(start, start + step) for start in range(0, len(base), step)):
+            each = [importance(part[some].to(dtype), base[some].to(dtype)) for part in rows]
+            yield [score for score in each for _ in ranks], None
 
-        low, median, high = magnitude_thresholds(scores, ranks)
-        limits.append(median + 1.5 * (high - low))
-    return limits
+    found = torch.tensor(magnitude_thresholds(scores, ranks * len(experts)), dtype=torch.float64)
+    low, median, high = found.view(-1, 3).T
+    return [float(limit) for limit in median + 1.5 * (high - low)]
 
 
 @rule(paper="goddard2024arcee", rowwise=True, prepare=PerTensor("least", fences))

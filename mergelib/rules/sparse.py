@@ -70,7 +70,6 @@ def combined(
     pretrained: Tensor,
     task_vectors: Iterable[Tensor],
     count: int,
-    *,
     combine: Combine,
     scale: PerExpert[float],
     weights: PerExpert[float] | None,
@@ -179,5 +178,4 @@ def dare(
     thinned = (drop_and_rescale(expert - pretrained, p, generator) for expert, p in rates)
     if scale is None:
         scale = 1.0 if combine == "ties" else 0.3
-    how: dict[str, Any] = {"combine": combine, "weights": weights, "reduce": reduce}
-    return combined(pretrained, thinned, len(experts), scale=scale, **how)
+    return combined(pretrained, thinned, len(experts), combine, scale, weights, reduce)

@@ -34,35 +34,27 @@ def nuslerp(
     if len(experts) != 2:
         raise ValueError(f"nuslerp merges exactly 2 experts, got {len(experts)}")
     _, t = normalised("weights", per_expert("weights", weights, 2))
-    shape, dim = experts[0].shape, 0 if along == "columns" else -1
+    dim = {"tensor": None, "rows": -1, "columns": 0}[along]
     a, b = (expert if pretrained is None else expert - pretrained for expert in experts)
-    if along == "tensor" or not shape:
-        a, b = a.reshape(-1), b.reshape(-1)
-    norms = [torch.linalg.vector_norm(each, dim=dim).clamp_(min=1e-7) for each in (a, b)]
-    cosine = torch.linalg.vecdot(a, b, dim=dim).div_(norms[0] * norms[1]).clamp_(-1, 1)
-    angle = cosine.acos_().unsqueeze(dim)
-    linear = angle.sin() <= 1e-8
-    first, second = (
-        torch.where(linear, share, (share * angle).sin() / angle.sin()) for share in (1 - t, t)
-    )
-    merged = (a * first).addcmul_(b, second).view(shape)
+    norms = [torch.linalg.vector_norm(v, dim=dim, keepdim=True).clamp_(min=1e-7) for v in (a, b)]
+    angle = ((a * b).sum(dim, keepdim=True) / norms[0] / norms[1]).clamp_(-1, 1).acos_()
+    sine = angle.sin()
+    first, second = (torch.where(sine > 1e-8, (s * angle).sin() / sine, s) for s in (1 - t, t))
+    merged = (a * first).addcmul_(b, second)
     return merged if pretrained is None else merged.add_(pretrained)
 
 
-def mean_on_sphere(
+def sphere_mean(
     experts: Sequence[Tensor],
     pretrained: Tensor | None,
     weights: PerExpert[float],
+    normalise: bool,
     steps: int,
     tolerance: float,
 ) -> list[float]:
-    """Return the factors of the vectors v_t that give their mean on the sphere.
-
-    All points on the way are sums of the unit vectors v_t / |v_t|, and held as the T factors. Their
-    inner products follow from those of the v_t.
-    """
-    w = torch.tensor(normalised("weights", per_expert("weights", weights, len(experts)))).double()
-    products = gram(experts, pretrained)
+    """Return the factors of the v_t that give their mean: all points are sums of v_t / |v_t|."""
+    values, products = per_expert("weights", weights, len(experts)), gram(experts, pretrained)
+    w = products.new_tensor(normalised("weights", values) if normalise else values)
     lengths = products.diagonal().sqrt()
     inverse = torch.where(lengths > 0, 1 / lengths, 0)
     cosines = products * inverse * inverse[:, None]
@@ -90,13 +82,14 @@ def mean_on_sphere(
     paper="karcher1977riemannian",
     elementwise=True,
     linear=True,
-    prepare=PerTensor("factors", mean_on_sphere),
+    prepare=PerTensor("factors", sphere_mean),
 )
 def karcher(
     experts: Sequence[Tensor],
     pretrained: Tensor | None = None,
     *,
     weights: PerExpert[float] = 1.0,
+    normalise: bool = True,
     steps: Count = 10,
     tolerance: Positive = 1e-5,
     factors: Sequence[float] | None = None,
@@ -108,13 +101,14 @@ def karcher(
     Σ_t w_t v_t.
 
     Hyperparameters:
-        weights: w_t, divided by their sum.
+        weights: w_t.
+        normalise: divide the weights by their sum.
         steps: the largest number of steps; 0 is mergekit's ``multislerp``, whose own step is 0.
         tolerance: the length of a step, in radians, below which the search ends.
         factors: T factors of the v_t; computed from these tensors by default.
     """
     if factors is None:
-        factors = mean_on_sphere(experts, pretrained, weights, steps, tolerance)
+        factors = sphere_mean(experts, pretrained, weights, normalise, steps, tolerance)
     if pretrained is None:
         return average(experts, weights=factors)
     return task_arithmetic(experts, pretrained, scale=factors)
