@@ -250,26 +250,22 @@ def _check(content: Lines, known: Sequence[str], fault: Fault) -> None:
 Translation = Callable[[dict[str, Any], Fault], tuple[str, dict[str, Any]]]
 
 
-def _summed(method: str, *, elect: bool = False, normalize: bool = False) -> Translation:
-    """A sum of task vectors, pruned by a method, or what an election finds to agree in them."""
+def _summed(method: str, *, elect: bool = False, mean: bool = False, **usual: Any) -> Translation:
+    """A sum of task vectors that a method prunes; of what an election finds to agree in them."""
     rescaled = method in ("dare", "della")
 
     def translate(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
-        factor = values.pop("lambda", 1.0)
+        factor, divided = values.pop("lambda", 1.0), values.pop("normalize", mean)
         weights = _required("weight", values, fault)
-        divided = values.pop("normalize", normalize)
         if (rescale := values.pop("rescale", rescaled)) is not rescaled:
             raise fault(f"rescale is {rescale}, expected {rescaled} for this method")
         if method == "breadcrumbs":  # whose usual density is another one in mergekit
             values["density"] = _required("density", values, fault)
-        elif method == "ties":  # which mergekit trims tensor by tensor
-            values = {"density": 1.0, "trim": "tensor", **values}
-        elif rescaled:
+        values = {**usual, **values}
+        if rescaled:
             values["drop_rate"] = _mapped(values.pop("density", 1.0), lambda share: 1 - share)
         if method == "della":  # whose epsilon is the whole width here
             values["epsilon"] = _mapped(values.pop("epsilon", 0.15), lambda half: 2 * half)
-        if method not in ("task_arithmetic", "ties"):
-            values["combine"] = "ties" if elect else "task_arithmetic"
         if elect:
             reduce = "mean" if divided else "sum"
             return method, {"scale": factor, "weights": weights, "reduce": reduce, **values}
@@ -284,8 +280,9 @@ def _summed(method: str, *, elect: bool = False, normalize: bool = False) -> Tra
 
 def _nuslerp(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
     weights = _required("weight", values, fault)
-    by_row, flat = values.pop("nuslerp_row_wise", False), values.pop("nuslerp_flatten", True)
-    along = "tensor" if flat else "columns" if by_row else "rows"  # mergekit's rows are columns
+    along = "tensor" if values.pop("nuslerp_flatten", True) else "rows"
+    if values.pop("nuslerp_row_wise", False) and along == "rows":
+        raise fault("nuslerp_row_wise, which means columns, is not supported")
     return "nuslerp", {"weights": weights, "along": along, **values}
 
 
@@ -304,13 +301,13 @@ def _renamed(method: str, usual: Mapping[str, Any] | None = None, **names: str) 
 TRANSLATED: dict[str, Translation] = {
     "linear": _renamed("average", {"normalise": True}, weight="weights", normalize="normalise"),
     "task_arithmetic": _summed("task_arithmetic"),
-    "ties": _summed("ties", elect=True, normalize=True),
+    "ties": _summed("ties", elect=True, mean=True, density=1.0, trim="tensor"),
     "dare_linear": _summed("dare"),
-    "dare_ties": _summed("dare", elect=True),
+    "dare_ties": _summed("dare", elect=True, combine="ties"),
     "breadcrumbs": _summed("breadcrumbs"),
-    "breadcrumbs_ties": _summed("breadcrumbs", elect=True),
-    "della": _summed("della", elect=True, normalize=True),
-    "della_linear": _summed("della"),
+    "breadcrumbs_ties": _summed("breadcrumbs", elect=True, combine="ties"),
+    "della": _summed("della", elect=True, mean=True),
+    "della_linear": _summed("della", combine="task_arithmetic"),
     "slerp": _renamed("slerp"),
     "nuslerp": _nuslerp,
     "multislerp": _renamed(

@@ -14,10 +14,6 @@ from mergelib.registry import rule
 from mergelib.rules.arithmetic import pieces
 
 
-def _task_vectors(experts: Sequence[Tensor], pretrained: Tensor) -> Tensor:
-    return torch.stack([expert - pretrained for expert in experts])
-
-
 def _column(values: Sequence[float], task_vectors: Tensor) -> Tensor:
     return task_vectors.new_tensor(values).view(-1, *[1] * (task_vectors.dim() - 1))
 
@@ -28,21 +24,15 @@ def mean_where(chosen: Tensor, task_vectors: Tensor, weights: Sequence[float] = 
     return (task_vectors * shares).sum(0) / shares.sum(0).clamp_(min=1e-30)
 
 
-def variance(task_vectors: Tensor) -> Tensor:
-    """Return Σ_t (τ_t − mean)² / T, added up so that it does not depend on an entry's place."""
-    zero, count = torch.zeros_like(task_vectors[0]), len(task_vectors)
-    mean = sum(task_vectors, zero) / count
-    return sum(((each - mean).square() for each in task_vectors), zero) / count
-
-
 def selection(
     experts: Sequence[Tensor], pretrained: Tensor, density: float
 ) -> tuple[float, list[float]]:
     """Return the least variance that SCE selects in a tensor, and the experts' weights."""
 
     def varying() -> Iterator[tuple[list[Tensor], None]]:
-        for each in map(variance, pieces(experts, pretrained)):
-            yield [each[each > 0]], None
+        for each in pieces(experts, pretrained):
+            variance = each.var(0, correction=0)
+            yield [variance[variance > 0]], None
 
     threshold = 0.0
     if density < 1:
@@ -50,7 +40,7 @@ def selection(
         threshold = magnitude_thresholds(varying, density)[0] if some else math.inf
     energies = torch.zeros(len(experts), dtype=torch.float64)
     for vectors in pieces(experts, pretrained):
-        chosen = vectors[:, variance(vectors) >= threshold]
+        chosen = vectors[:, vectors.var(0, correction=0) >= threshold]
         energies += chosen.double().square().sum(1).cpu()
     return threshold, (energies / energies.sum() if energies.sum() else energies + 1).tolist()
 
@@ -74,8 +64,8 @@ def sce(
         selected: the least variance and the T weights; computed from these tensors by default.
     """
     threshold, weights = selected or selection(experts, pretrained, density)
-    task_vectors = _task_vectors(experts, pretrained)
-    task_vectors *= variance(task_vectors) >= threshold
+    task_vectors = torch.stack([expert - pretrained for expert in experts])
+    task_vectors *= task_vectors.var(0, correction=0) >= threshold
     agreeing = task_vectors * task_vectors.sum(0).sign() > 0
     return pretrained + mean_where(agreeing, task_vectors, weights)
 
@@ -112,11 +102,10 @@ def ram(
         epsilon: the largest difference from θ_0 that does not count as a change.
         r: 0 is RAM; mergekit's ``ramplus_tl`` has 0.1.
         alpha: α.
-        factors: T factors of what one expert alone has changed; computed from these tensors by
-            default.
+        factors: of RAM+, T numbers; computed from these tensors by default.
     """
     factors = factors or unique_factors(experts, pretrained, epsilon, r, alpha)
-    task_vectors = _task_vectors(experts, pretrained)
+    task_vectors = torch.stack([expert - pretrained for expert in experts])
     changed = task_vectors.abs() > epsilon
     task_vectors *= torch.where(changed.sum(0) == 1, _column(factors, task_vectors), 1)
     return pretrained + mean_where(changed, task_vectors)
@@ -129,7 +118,8 @@ def nearswap(experts: Sequence[Tensor], pretrained: Tensor, *, t: NotNegative = 
     Hyperparameters:
         t: the largest change of an entry.
     """
-    return pretrained + _task_vectors(experts, pretrained).clamp_(-t, t).mean(0)
+    limited = [(expert - pretrained).clamp_(-t, t) for expert in experts]
+    return pretrained + torch.stack(limited).mean(0)
 
 
 def importance(expert: Tensor, pretrained: Tensor) -> Tensor:
@@ -139,22 +129,24 @@ def importance(expert: Tensor, pretrained: Tensor) -> Tensor:
     return (expert - pretrained).abs() * divergence.to(expert.dtype)
 
 
-def fences(experts: Sequence[Tensor], pretrained: Tensor) -> list[float]:
-    """Return median + 1.5 · interquartile range of the `importance` of every expert's entries."""
-    n, dtype = pretrained.numel(), precision(experts, pretrained)
-    base = pretrained.reshape(len(pretrained) if pretrained.dim() > 1 else 1, -1)
-    step = max(1, CHUNK // base.shape[1])
-    ranks = [(n - part * (n - 1) // 4) / n for part in (1, 2, 3)]  # of the quartiles, from the top
-    rows = [expert.reshape(base.shape) for expert in experts]
+def fence(expert: Tensor, pretrained: Tensor) -> float:
+    """Return median + 1.5 · interquartile range of the `importance` of a tensor's entries."""
+    n, dtype = expert.numel(), precision([expert], pretrained)
+    rows = [each.reshape(len(each) if each.dim() > 1 else 1, -1) for each in (expert, pretrained)]
+    step = max(1, CHUNK // rows[0].shape[1])
 
     def scores() -> Iterator[tuple[list[Tensor], None]]:
-        for some in (slice(start, start + step) for start in range(0, len(base), step)):
-            each = [importance(part[some].to(dtype), base[some].to(dtype)) for part in rows]
-            yield [score for score in each for _ in ranks], None
+        for some in (slice(start, start + step) for start in range(0, len(rows[0]), step)):
+            yield [importance(*(each[some].to(dtype) for each in rows))] * 3, None
 
-    found = torch.tensor(magnitude_thresholds(scores, ranks * len(experts)), dtype=torch.float64)
-    low, median, high = found.view(-1, 3).T
-    return [float(limit) for limit in median + 1.5 * (high - low)]
+    ranks = [(n - part * (n - 1) // 4) / n for part in (1, 2, 3)]  # of the quartiles, from the top
+    low, median, high = magnitude_thresholds(scores, ranks)
+    return median + 1.5 * (high - low)
+
+
+def fences(experts: Sequence[Tensor], pretrained: Tensor) -> list[float]:
+    """Return every expert's `fence`."""
+    return [fence(expert, pretrained) for expert in experts]
 
 
 @rule(paper="goddard2024arcee", rowwise=True, prepare=PerTensor("least", fences))
@@ -171,4 +163,5 @@ def arcee_fusion(
     limits = least or fences(experts, pretrained)
     pairs = zip(experts, limits, strict=True)
     chosen = torch.stack([importance(expert, pretrained) >= limit for expert, limit in pairs])
-    return pretrained + mean_where(chosen, _task_vectors(experts, pretrained))
+    task_vectors = torch.stack([expert - pretrained for expert in experts])
+    return pretrained + mean_where(chosen, task_vectors)

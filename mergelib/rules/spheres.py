@@ -13,35 +13,39 @@ from mergelib.rules.arithmetic import average, gram, task_arithmetic
 from mergelib.settings import normalised, per_expert
 
 
-@rule(paper="goddard2024arcee")
+@rule(paper="goddard2024arcee", rowwise=True, prepare=PerTensor("products", gram))
 def nuslerp(
     experts: Sequence[Tensor],
     pretrained: Tensor | None = None,
     *,
     weights: PerExpert[float] = 1.0,
-    along: Literal["tensor", "rows", "columns"] = "tensor",
+    along: Literal["tensor", "rows"] = "tensor",
+    products: Tensor | None = None,
 ) -> Tensor:
-    """NuSLERP: spherical interpolation of two models or task vectors, by tensor, row or column.
+    """NuSLERP: spherical interpolation of two models or task vectors, by tensor or by row.
 
     With Ω the angle between v_1 and v_2: [sin((1−t)Ω) v_1 + sin(tΩ) v_2] / sin Ω. It is linear if
     sin Ω is below 1e-8.
 
     Hyperparameters:
         weights: w_1 and w_2; t is w_2 / (w_1 + w_2).
-        along: v_1 and v_2 are the whole ``"tensor"``, its ``"rows"`` (along the last dimension) or
-            ``"columns"`` (along the first).
+        along: v_1 and v_2 are whole tensors, or their ``"rows"``.
+        products: inner products of v_1 and v_2, (2, 2); computed from these tensors by default.
     """
     if len(experts) != 2:
         raise ValueError(f"nuslerp merges exactly 2 experts, got {len(experts)}")
     _, t = normalised("weights", per_expert("weights", weights, 2))
-    dim = {"tensor": None, "rows": -1, "columns": 0}[along]
-    a, b = (expert if pretrained is None else expert - pretrained for expert in experts)
-    norms = [torch.linalg.vector_norm(v, dim=dim, keepdim=True).clamp_(min=1e-7) for v in (a, b)]
-    angle = ((a * b).sum(dim, keepdim=True) / norms[0] / norms[1]).clamp_(-1, 1).acos_()
+    vectors = torch.stack([e if pretrained is None else e - pretrained for e in experts])
+    if along == "rows":
+        products = torch.einsum("i...n,j...n->ij...", vectors, vectors).unsqueeze(-1)
+    elif products is None:
+        products = gram(experts, pretrained)
+    lengths = [products[i, i].sqrt().clamp(min=1e-7) for i in range(2)]
+    angle = (products[0, 1] / lengths[0] / lengths[1]).clamp(-1, 1).acos()
     sine = angle.sin()
     first, second = (torch.where(sine > 1e-8, (s * angle).sin() / sine, s) for s in (1 - t, t))
-    merged = (a * first).addcmul_(b, second)
-    return merged if pretrained is None else merged.add_(pretrained)
+    merged = vectors[0] * first + vectors[1] * second
+    return merged if pretrained is None else merged + pretrained
 
 
 def sphere_mean(
@@ -105,7 +109,7 @@ def karcher(
         normalise: divide the weights by their sum.
         steps: the largest number of steps; 0 is mergekit's ``multislerp``, whose own step is 0.
         tolerance: the length of a step, in radians, below which the search ends.
-        factors: T factors of the v_t; computed from these tensors by default.
+        factors: of the v_t, T numbers; computed from these tensors by default.
     """
     if factors is None:
         factors = sphere_mean(experts, pretrained, weights, normalise, steps, tolerance)
