@@ -158,7 +158,6 @@ _ELSEWHERE = {
     "della_linear": ("della", " with combine='task_arithmetic'"),
     "multislerp": ("karcher", " with steps=0"),
     "ramplus_tl": ("ram", " with r=0.1"),
-    "passthrough": ("average", " of one model"),
 }
 
 _METHODS: dict[str, Method] = {}

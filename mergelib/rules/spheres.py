@@ -12,6 +12,8 @@ from mergelib.registry import rule
 from mergelib.rules.arithmetic import average, gram, task_arithmetic
 from mergelib.settings import normalised, per_expert
 
+NEARLY = 1e-3  # lengths and angles that inner products in float32 do not tell from 0
+
 
 @rule(paper="goddard2024arcee", rowwise=True, prepare=PerTensor("products", gram))
 def nuslerp(
@@ -67,18 +69,17 @@ def sphere_mean(
         return (point @ cosines @ point).clamp(min=0).sqrt()
 
     shares = w * (lengths > 0)  # a vector of zeros has no direction
-    if norm(shares) < 1e-8:
+    if norm(shares) <= NEARLY * w.abs().sum():
         return w.tolist()
     mean = shares / norm(shares)
     for _ in range(steps):
         dots = (cosines @ mean).clamp(-1, 1)
         angles = dots.acos()
-        pulls = shares / shares.sum() * torch.where(angles.sin() > 1e-7, angles / angles.sin(), 1)
+        pulls = shares / shares.sum() * torch.where(angles.sin() > NEARLY, angles / angles.sin(), 1)
         step = pulls - (pulls @ dots) * mean
         if (length := norm(step)) < tolerance:
             break
         mean = length.cos() * mean + length.sin() / length * step
-        mean /= norm(mean)
     return ((w @ lengths) * mean * inverse).tolist()
 
 
@@ -101,8 +102,8 @@ def karcher(
     """The mean direction of models or task vectors on the sphere, times their mean length.
 
     The mean direction has the least Σ_t w_t Ω_t², with Ω_t the angle to v_t. The search starts at
-    the normalised Σ_t w_t v_t / |v_t| and moves along the sphere. If this sum is 0, the result is
-    Σ_t w_t v_t.
+    the normalised Σ_t w_t v_t / |v_t| and moves along the sphere. If this sum is nearly 0, the
+    result is Σ_t w_t v_t.
 
     Hyperparameters:
         weights: w_t.
