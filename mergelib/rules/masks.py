@@ -114,8 +114,8 @@ def prune_by_rank(
     """MagPrune: drop entries of ``(rows, n)`` at random, and rescale the others by 1 / (1 − p_i).
 
     Within a row p_i falls in equal steps from drop_rate + ε/2 for the smallest magnitude to
-    drop_rate − ε/2 for the largest, so expectations stay. Draws are made on the CPU, hence equal on
-    all devices.
+    drop_rate − ε/2 for the largest. Expectations stay, unlike with mergekit's one factor for all
+    entries. Draws are made on the CPU, hence equal on all devices.
     """
     ranks = rows.abs().argsort(dim=1, stable=True).argsort(dim=1)  # 0 is the smallest
     fall = ranks / max(1, rows.shape[1] - 1) - 0.5

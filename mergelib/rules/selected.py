@@ -55,8 +55,9 @@ def sce(
 ) -> Tensor:
     """SCE: select entries that vary, calculate the experts' weights, erase minority signs.
 
-    Expert t has the weight Σ τ_t² over the selected entries of a tensor. An entry's sign is that of
-    Σ_t τ_t, and the weighted mean of the τ_t that have it is added to θ_0.
+    Expert t has the weight Σ τ_t² over the selected entries of a tensor (in mergekit 1 where their
+    means add up to less than 1e-6). An entry's sign is that of Σ_t τ_t, and the weighted mean of
+    the τ_t that have it is added to θ_0.
 
     Hyperparameters:
         density: fraction of the entries that differ between experts to select, those with the
@@ -123,7 +124,7 @@ def nearswap(experts: Sequence[Tensor], pretrained: Tensor, *, t: NotNegative = 
 
 
 def importance(expert: Tensor, pretrained: Tensor) -> Tensor:
-    """Return |τ| times its row's KL(softmax θ_t, softmax θ_0), the latter in float64."""
+    """Return |τ| times its row's KL(softmax θ_t, softmax θ_0), in float64, unlike mergekit's."""
     p, q = (rows.double().softmax(-1) + 1e-8 for rows in (expert, pretrained))
     divergence = (p * (p / q).log()).sum(-1, keepdim=True)
     return (expert - pretrained).abs() * divergence.to(expert.dtype)

@@ -39,7 +39,7 @@ def trimmed(experts: Sequence[Tensor], pretrained: Tensor, thresholds: Sequence[
 def drop_and_rescale(task_vector: Tensor, drop_rate: float, generator: torch.Generator) -> Tensor:
     """Drop each entry with probability ``drop_rate`` and divide the rest by 1 − drop_rate.
 
-    Draws are made on the CPU, hence equal on all devices.
+    Draws are made on the CPU, hence equal on all devices. mergekit keeps the sum of magnitudes.
     """
     mask = torch.rand(task_vector.shape, generator=generator) >= drop_rate
     return (task_vector * mask.to(task_vector.device)).div_(1 - drop_rate)

@@ -26,8 +26,7 @@ def nuslerp(
 ) -> Tensor:
     """NuSLERP: spherical interpolation of two models or task vectors, by tensor or by row.
 
-    With Ω the angle between v_1 and v_2: [sin((1−t)Ω) v_1 + sin(tΩ) v_2] / sin Ω. It is linear if
-    sin Ω is below 1e-8.
+    With Ω the angle between v_1 and v_2: [sin((1−t)Ω) v_1 + sin(tΩ) v_2] / sin Ω.
 
     Hyperparameters:
         weights: w_1 and w_2; t is w_2 / (w_1 + w_2).

@@ -25,7 +25,7 @@ def family(*shape: int, count: int = 3) -> tuple[list[Tensor], Tensor]:
 
 
 # Task vectors whose columns have the variances 9, 0, 0, 1 and 4; their sums are all positive.
-VECTORS = ([4, 1, 2, 0, 5], [-2, 1, 2, 2, 1])
+VECTORS: tuple[list[float], ...] = ([4, 1, 2, 0, 5], [-2, 1, 2, 2, 1])
 
 
 @pytest.mark.parametrize("base", [0.0, 10.0])

@@ -104,7 +104,8 @@ def karcher_numpy(vectors: np.ndarray, weights: np.ndarray, steps: int) -> np.nd
         step = weights @ logs
         size = np.linalg.norm(step)
         mean = np.cos(size) * mean + np.sin(size) * step / size
-    return weights @ lengths * mean
+    merged: np.ndarray = weights @ lengths * mean
+    return merged
 
 
 @given(seed=st.integers(0, 1000), count=st.integers(2, 5), steps=st.integers(0, 4))
