@@ -158,7 +158,7 @@ def measure_rules(
     """Every rule with its defaults, and the floor for as many experts as it merges."""
     rows = []
     for name in progress(names, desc="rules"):
-        chosen = experts[:2] if name == "slerp" else experts
+        chosen = experts[:2] if "slerp" in name else experts
         floor = measure_floor(chosen, repeats)
         row = measure(partial(ml.merge, name, chosen, pretrained=pretrained), repeats)
         ratios = {

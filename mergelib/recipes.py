@@ -32,7 +32,8 @@ OPTIONS = (  # of `mergelib.merge_files`, and of `mergelib.merge_adapters`
     *("as_adapter", "rank"),
 )
 # What mergekit's files may say besides, without a meaning here.
-WITHOUT_EFFECT = ("int8_mask",)
+WITHOUT_EFFECT = ("int8_mask", "eps")
+BASELESS = ("average", "linear", "slerp", "karcher", "passthrough")  # a base is one of the models
 TEXTS = ("merge_method", "base_model", "dtype", "out_dtype", "tokenizer_source", "name")
 KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(TEXTS, (str, "a text")),
@@ -43,10 +44,7 @@ KINDS: dict[str, tuple[type, str]] = {
 FIELDS = (*TEXTS, "models", "slices", "parameters", *OPTIONS)
 MODEL = ("model", "parameters")
 
-
 Fault = Callable[..., ValueError]  # of a text and a line, by default the merge's first
-
-
 STACKED = "slices that stack or leave out layers are not supported"
 
 
@@ -210,19 +208,21 @@ def _step(content: Lines, path: Path, line: int) -> Step:
         raise fault(f"no method {method!r} here; there are: {', '.join(known)}", at)
     every = as_here or method == "linear"
     own = [(name, values) for name, values in models if name != base or every]
-    if method == "slerp" and base is not None and not as_here:
+    if method == "passthrough" and len(own) > 1:
+        raise fault("passthrough has one model", content.lines["models"])
+    if method in ("slerp", "karcher") and base is not None and not as_here:
         own = [(base, {}), *own]
     values = dict(content.get("parameters") or {})
     for name in dict.fromkeys(name for _, given in own for name in given):
         if missing := [i for i, (_, given) in enumerate(own) if name not in {**values, **given}]:
             raise fault(f"model {own[missing[0]][0]!r} has no {name}", content.lines["models"])
         values[name] = PerModel({**values, **given}[name] for _, given in own)
-    values = {name: value for name, value in values.items() if name not in WITHOUT_EFFECT}
+    values = {n: value for n, value in values.items() if native or n not in WITHOUT_EFFECT}
     options = {name: content[name] for name in OPTIONS if name in content}
     options["dtype"] = content.get("out_dtype", content.get("dtype"))
+    pretrained = None if method in BASELESS and not as_here else base
     if not native:
         method, values = TRANSLATED[method](values, fault)
-    pretrained = None if method in ("average", "slerp") and not as_here else base
     if options.get("is_matrix", "is_kernel") != "is_kernel":
         at = content.lines["is_matrix"]
         raise fault(f"is_matrix is {options['is_matrix']!r}, expected is_kernel", at)
@@ -269,53 +269,77 @@ def _check(content: Lines, known: Sequence[str], fault: Fault) -> None:
 Translation = Callable[[dict[str, Any], Fault], tuple[str, dict[str, Any]]]
 
 
-def _linear(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
-    weights = _required("weight", values, fault)
-    normalise = values.pop("normalize", True)
-    return "average", {"weights": weights, "normalise": normalise, **values}
-
-
-def _added(method: str) -> Translation:
-    """A sum of task vectors: the weights times lambda are `scale`."""
+def _summed(method: str, *, elect: bool = False, mean: bool = False, **usual: Any) -> Translation:
+    """A sum of task vectors that a method prunes; of what an election finds to agree in them."""
+    rescaled = method in ("dare", "della")
 
     def translate(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
-        factor = values.pop("lambda", 1.0)
+        factor, divided = values.pop("lambda", 1.0), values.pop("normalize", mean)
         weights = _required("weight", values, fault)
-        if values.pop("normalize", False):
+        if (rescale := values.pop("rescale", rescaled)) is not rescaled:
+            raise fault(f"rescale is {rescale}, expected {rescaled} for this method")
+        if method == "breadcrumbs":  # whose usual density is another one in mergekit
+            values["density"] = _required("density", values, fault)
+        values = {**usual, **values}
+        if rescaled:
+            values["drop_rate"] = _mapped(values.pop("density", 1.0), lambda share: 1 - share)
+        if method == "della":  # whose epsilon is the whole width here
+            values["epsilon"] = _mapped(values.pop("epsilon", 0.15), lambda half: 2 * half)
+        if elect:
+            reduce = "mean" if divided else "sum"
+            return method, {"scale": factor, "weights": weights, "reduce": reduce, **values}
+        if divided:
             if factor != 1 or method != "task_arithmetic":
                 raise fault("normalize is supported for task_arithmetic with lambda 1 alone")
             values["normalise"] = True
-        if method == "breadcrumbs":  # whose usual density is another one in mergekit
-            values["density"] = _required("density", values, fault)
-        if method == "dare":
-            density = values.pop("density", 1.0)
-            values["drop_rate"] = _mapped(density, lambda share: 1 - share)
         return method, {"scale": _mapped(weights, lambda weight: factor * weight), **values}
 
     return translate
 
 
-def _elected(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
-    """TIES, which mergekit trims tensor by tensor."""
-    reduce = "mean" if values.pop("normalize", True) else "sum"
+def _nuslerp(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
     weights = _required("weight", values, fault)
-    usual = {"density": values.pop("density", 1.0), "scale": values.pop("lambda", 1.0)}
-    return "ties", {"weights": weights, "reduce": reduce, "trim": "tensor", **usual, **values}
+    along = "tensor" if values.pop("nuslerp_flatten", True) else "rows"
+    if values.pop("nuslerp_row_wise", False) and along == "rows":
+        raise fault("nuslerp_row_wise, which means columns, is not supported")
+    return "nuslerp", {"weights": weights, "along": along, **values}
 
 
-def _same(method: str) -> Translation:
-    """A method whose parameters have the same names."""
-    return lambda values, _: (method, values)
+def _renamed(method: str, usual: Mapping[str, Any] | None = None, **names: str) -> Translation:
+    """A method whose parameters have these or the same names here."""
+
+    def translate(values: dict[str, Any], fault: Fault) -> tuple[str, dict[str, Any]]:
+        if "weight" in names:
+            values["weight"] = _required("weight", values, fault)
+        own = {names.get(name, name): value for name, value in values.items()}
+        return method, {**(usual or {}), **own}
+
+    return translate
 
 
 TRANSLATED: dict[str, Translation] = {
-    "linear": _linear,
-    "task_arithmetic": _added("task_arithmetic"),
-    "ties": _elected,
-    "dare_linear": _added("dare"),
-    "breadcrumbs": _added("breadcrumbs"),
-    "slerp": _same("slerp"),
-    "model_stock": _same("model_stock"),
+    "linear": _renamed("average", {"normalise": True}, weight="weights", normalize="normalise"),
+    "task_arithmetic": _summed("task_arithmetic"),
+    "ties": _summed("ties", elect=True, mean=True, density=1.0, trim="tensor"),
+    "dare_linear": _summed("dare"),
+    "dare_ties": _summed("dare", elect=True, combine="ties"),
+    "breadcrumbs": _summed("breadcrumbs"),
+    "breadcrumbs_ties": _summed("breadcrumbs", elect=True, combine="ties"),
+    "della": _summed("della", elect=True, mean=True),
+    "della_linear": _summed("della", combine="task_arithmetic"),
+    "slerp": _renamed("slerp"),
+    "nuslerp": _nuslerp,
+    "multislerp": _renamed(
+        "karcher", {"steps": 0}, weight="weights", normalize_weights="normalise"
+    ),
+    "karcher": _renamed("karcher", max_iter="steps", tol="tolerance"),
+    "sce": _renamed("sce", select_topk="density"),
+    "ram": _renamed("ram"),
+    "ramplus_tl": _renamed("ram", {"r": 0.1}),
+    "arcee_fusion": _renamed("arcee_fusion"),
+    "nearswap": _renamed("nearswap"),
+    "model_stock": _renamed("model_stock"),
+    "passthrough": _renamed("average", scale="weights"),
 }
 
 

@@ -105,7 +105,8 @@ class Method:
     def needs_pretrained(self) -> bool:
         if self.requires is not None:
             return self.requires.pretrained
-        return "pretrained" in parameters_of(self.function)
+        base = parameters_of(self.function).get("pretrained")
+        return base is not None and base.default is inspect.Parameter.empty
 
     @property
     def needs(self) -> str:
@@ -125,7 +126,7 @@ class Method:
             for name, parameter in parameters_of(self.function).items()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
             and parameter.default is not inspect.Parameter.empty
-            and name not in self.prepared
+            and name not in (*self.prepared, getattr(self.prepare, "name", None))
         }
 
     @property
@@ -152,8 +153,11 @@ _ELSEWHERE = {
     **dict.fromkeys(("ties_svd", "ties_merging"), ("ties", "")),
     "dare_linear": ("dare", ""),
     "dare_ties": ("dare", " with combine='ties'"),
-    **dict.fromkeys(("breadcrumbs_ties", "magnitude_prune"), ("breadcrumbs", "")),
-    "della_linear": ("della", ""),
+    "magnitude_prune": ("breadcrumbs", ""),
+    "breadcrumbs_ties": ("breadcrumbs", " with combine='ties'"),
+    "della_linear": ("della", " with combine='task_arithmetic'"),
+    "multislerp": ("karcher", " with steps=0"),
+    "ramplus_tl": ("ram", " with r=0.1"),
 }
 
 _METHODS: dict[str, Method] = {}

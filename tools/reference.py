@@ -45,9 +45,28 @@ MERGEKIT = {
         "ties",
         '`scale` is `lambda`, `weights` is `weight`; it trims each tensor, as `trim="tensor"`',
     ),
-    "dare": ("dare_linear", '`density` is 1 − `drop_rate`; `dare_ties` is `combine="ties"`'),
-    "breadcrumbs": ("breadcrumbs", "`density` and `gamma` are the same"),
-    "della": ("della", "`density` is 1 − `drop_rate`, and `epsilon` is half of ours"),
+    "dare": (
+        "dare_linear",
+        '`density` is 1 − `drop_rate`; `dare_ties` is `combine="ties"` with `reduce="sum"`',
+    ),
+    "breadcrumbs": (
+        "breadcrumbs",
+        '`density` and `gamma` are the same; `breadcrumbs_ties` is `combine="ties"`',
+    ),
+    "della": (
+        "della",
+        "`density` is 1 − `drop_rate`, and `epsilon` is half of ours; `della_linear` is "
+        '`combine="task_arithmetic"`',
+    ),
+    "nuslerp": ("nuslerp", "`weights` is `weight`"),
+    "karcher": (
+        "karcher",
+        "`steps` is `max_iter`, `tolerance` is `tol`; `multislerp` is `steps=0`",
+    ),
+    "sce": ("sce", "`density` is `select_topk`"),
+    "ram": ("ram", "`epsilon` is the same; `ramplus_tl` is `r=0.1`"),
+    "nearswap": ("nearswap", "`t` is the same"),
+    "arcee_fusion": ("arcee_fusion", ""),
 }
 
 

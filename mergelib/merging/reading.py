@@ -1,13 +1,15 @@
 """Read the weights of a source, one parameter of all models at a time."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from mergelib.merging.applying import dtypes, precision
 from mergelib.progress import progress
+from mergelib.registry import parameters_of
 from mergelib.statedict import FLOATS, is_statistic
 
 if TYPE_CHECKING:
@@ -55,6 +57,21 @@ def first_pass(
     for key, group in weights_of(source, device, wide=False, label=label):
         if group[0][0].numel() and not is_statistic(key):
             yield key, group
+
+
+@dataclass(frozen=True)
+class PerTensor:
+    """A first pass: a rule's argument of this name, from a tensor and hyperparameters."""
+
+    name: str
+    compute: Callable[..., Any]
+
+    def __call__(
+        self, tensors: Callable[[], Iterable[tuple[str, Group]]], at: Mapping[str, dict[str, Any]]
+    ) -> dict[str, dict[str, Any]]:
+        known = parameters_of(self.compute).keys()
+        own = {key: {name: at[key][name] for name in known & at[key].keys()} for key in at}
+        return {key: {self.name: self.compute(*group, **own[key])} for key, group in tensors()}
 
 
 def passed(source: "Source", label: str) -> Iterator[str]:

@@ -1,15 +1,15 @@
 """Linear rules: averages of weights, and sums of task vectors τ_t = θ_t − θ_0."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from mergelib.merging import Group
-from mergelib.merging.applying import CHUNK
+from mergelib.merging.applying import CHUNK, precision
+from mergelib.merging.reading import PerTensor
 from mergelib.messages.kinds import PerExpert, Positive
 from mergelib.registry import rule
 from mergelib.settings import normalised, per_expert
@@ -83,10 +83,7 @@ def fednova(
     """
     lengths = per_expert("steps", 1.0 if steps is None else steps, len(experts))
     factors = [scale * math.fsum(lengths) / len(lengths) ** 2 / step for step in lengths]
-    merged = pretrained * (1 - math.fsum(factors))
-    for expert, factor in zip(experts, factors, strict=True):
-        merged.add_(expert, alpha=factor)
-    return merged
+    return task_arithmetic(experts, pretrained, scale=factors)
 
 
 Decay = Literal["linear", "cosine", "1-sqrt"]
@@ -136,15 +133,22 @@ def slerp(experts: Sequence[Tensor], *, t: float = 0.5) -> Tensor:
     return merged.add_(b, alpha=math.sin(t * angle) / math.sin(angle))
 
 
-def _shares(
-    tensors: Callable[[], Iterable[tuple[str, Group]]], _: Mapping[str, dict[str, Any]]
-) -> Mapping[str, dict[str, Any]]:
-    """First pass of Model Stock: the interpolation ratio of every tensor."""
-    return {
-        key: {"share": agreement(experts, pretrained)}
-        for key, (experts, pretrained) in tensors()
-        if pretrained is not None
-    }
+def pieces(experts: Sequence[Tensor], pretrained: Tensor | None) -> Iterator[Tensor]:
+    """Yield task vectors, or weights if there is no θ_0, some entries at a time: ``(T, n)``."""
+    models = [*experts] if pretrained is None else [*experts, pretrained]
+    dtype = precision(experts, pretrained)
+    for start in range(0, models[0].numel(), CHUNK):
+        parts = [model.reshape(-1)[start : start + CHUNK].to(dtype) for model in models]
+        vectors = torch.stack(parts[: len(experts)])
+        yield vectors if pretrained is None else vectors.sub_(parts[-1])
+
+
+def gram(experts: Sequence[Tensor], pretrained: Tensor | None) -> Tensor:
+    """Return the inner products of all pairs of `pieces`, ``(T, T)`` in float64."""
+    products = torch.zeros(len(experts), len(experts), dtype=torch.float64)
+    for vectors in pieces(experts, pretrained):
+        products += (vectors @ vectors.T).double().cpu()
+    return products
 
 
 def agreement(experts: Sequence[Tensor], pretrained: Tensor) -> float:
@@ -152,21 +156,15 @@ def agreement(experts: Sequence[Tensor], pretrained: Tensor) -> float:
 
     cos θ is the mean cosine between task vectors, at least 0. For one expert the ratio is 1.
     """
-    count = len(experts)
-    gram = torch.zeros(count, count, dtype=torch.float64)
-    parts = [tensor.reshape(-1) for tensor in (*experts, pretrained)]
-    for start in range(0, parts[0].numel(), CHUNK):
-        *tuned, base = (part[start : start + CHUNK].float() for part in parts)
-        task_vectors = torch.stack([expert - base for expert in tuned])
-        gram += (task_vectors @ task_vectors.T).double().cpu()
-    norms = gram.diagonal().sqrt().clamp(min=1e-30)
-    cosines = gram / norms / norms[:, None]
+    count, products = len(experts), gram(experts, pretrained)
+    norms = products.diagonal().sqrt().clamp(min=1e-30)
+    cosines = products / norms / norms[:, None]
     others = float(cosines.sum() - cosines.diagonal().sum())
     cosine = max(0.0, others / (count * (count - 1))) if count > 1 else 1.0
     return count * cosine / (1 + (count - 1) * cosine)
 
 
-@rule(paper="jang2024model", elementwise=True, linear=True, prepare=_shares, prepared=("share",))
+@rule(paper="jang2024model", elementwise=True, linear=True, prepare=PerTensor("share", agreement))
 def model_stock(
     experts: Sequence[Tensor], pretrained: Tensor, *, share: float | None = None
 ) -> Tensor:

@@ -1,28 +1,30 @@
 """Rules that select coordinates of task vectors τ_t: Breadcrumbs, DELLA and Consensus."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from mergelib.merging import Group
+from mergelib.merging.reading import PerTensor
 from mergelib.messages.kinds import BelowOne, Density, NotNegative, PerExpert
 from mergelib.numerics.selection import count_to_keep, magnitude_thresholds
 from mergelib.registry import rule
-from mergelib.rules.sparse import elect_and_reduce
+from mergelib.rules.sparse import Combine, Reduce, combined
 from mergelib.settings import per_expert
 
+Rates = PerExpert[float]
 Bounds = Sequence[tuple[float, float]]  # of every expert: the magnitudes that stay, both included
 
 
-def magnitude_bounds(group: Group, density: PerExpert[float], gamma: PerExpert[float]) -> Bounds:
+def magnitude_bounds(
+    experts: Sequence[Tensor], pretrained: Tensor, density: Rates, gamma: Rates
+) -> Bounds:
     """Return the magnitudes between which each expert's entries are kept, ends included.
 
     They bound the ceil(density · n) entries after the floor(gamma · n) largest. Entries that tie
     with an end are kept, so no task vector becomes empty.
     """
-    count, entries = len(group[0]), group[0][0].numel()
+    count, entries, group = len(experts), pretrained.numel(), (experts, pretrained)
     kept = [count_to_keep(share, entries) for share in per_expert("density", density, count)]
     dropped = [int(share * entries) for share in per_expert("gamma", gamma, count)]
     last = [min(sum(pair), entries) for pair in zip(dropped, kept, strict=True)]
@@ -31,21 +33,10 @@ def magnitude_bounds(group: Group, density: PerExpert[float], gamma: PerExpert[f
     return list(zip(low, high, strict=True))
 
 
-def _bounds(
-    tensors: Callable[[], Iterable[tuple[str, Group]]], at: Mapping[str, dict[str, Any]]
-) -> Mapping[str, dict[str, Any]]:
-    """First pass of Breadcrumbs: the bounds of every tensor."""
-    return {
-        key: {"bounds": magnitude_bounds(group, at[key]["density"], at[key]["gamma"])}
-        for key, group in tensors()
-    }
-
-
 @rule(
     paper="davari2024model",
     elementwise=True,
-    prepare=_bounds,
-    prepared=("bounds",),
+    prepare=PerTensor("bounds", magnitude_bounds),
     affine_in="scale",
 )
 def breadcrumbs(
@@ -55,27 +46,31 @@ def breadcrumbs(
     density: PerExpert[Density] = 0.9,
     gamma: PerExpert[BelowOne] = 0.01,
     scale: PerExpert[float] = 0.3,
+    combine: Combine = "task_arithmetic",
+    weights: PerExpert[float] | None = None,
+    reduce: Reduce = "mean",
     bounds: Bounds | None = None,
 ) -> Tensor:
     """Model Breadcrumbs: θ_0 + scale · Σ_t of task vectors without outliers and small entries.
 
-    The first three hyperparameters may have one value per expert.
-
     Hyperparameters:
-        density: fraction of a tensor's entries to keep, in (0, 1].
-        gamma: fraction to drop as outliers, the largest magnitudes, in [0, 1).
-        scale: λ; density 1 and gamma 0 give task arithmetic.
+        density: fraction of a tensor's entries to keep, in (0, 1], or one per expert.
+        gamma: fraction to drop as outliers, the largest magnitudes, in [0, 1), or one per expert.
+        scale: λ, for ``"task_arithmetic"`` also one per expert; for ``"ties"`` 1 is usual.
+        combine: as in `dare`.
+        weights: w_t for ``"ties"``, as in `ties`.
+        reduce: as in `dare`.
         bounds: T pairs of magnitudes to trim at; computed from these tensors by default.
     """
-    if bounds is None:
-        bounds = magnitude_bounds((list(experts), pretrained), density, gamma)
-    merged = pretrained.clone()
-    factors = per_expert("scale", scale, len(experts))
-    for expert, (low, high), factor in zip(experts, bounds, factors, strict=True):
-        task_vector = expert - pretrained
-        size = task_vector.abs()
-        merged.add_(task_vector.mul_((size >= low) & (size <= high)), alpha=factor)
-    return merged
+    limits = magnitude_bounds(experts, pretrained, density, gamma) if bounds is None else bounds
+
+    def bounded() -> Iterator[Tensor]:
+        for expert, (low, high) in zip(experts, limits, strict=True):
+            task_vector = expert - pretrained
+            size = task_vector.abs()
+            yield task_vector.mul_((size >= low) & (size <= high))
+
+    return combined(pretrained, bounded(), len(experts), combine, scale, weights, reduce)
 
 
 def uses(task_vector: Tensor, total: Tensor, mask_scale: float) -> Tensor:
@@ -119,8 +114,8 @@ def prune_by_rank(
     """MagPrune: drop entries of ``(rows, n)`` at random, and rescale the others by 1 / (1 − p_i).
 
     Within a row p_i falls in equal steps from drop_rate + ε/2 for the smallest magnitude to
-    drop_rate − ε/2 for the largest, so expectations stay. Draws are made on the CPU, hence equal on
-    all devices.
+    drop_rate − ε/2 for the largest. Expectations stay, unlike with mergekit's one factor for all
+    entries. Draws are made on the CPU, hence equal on all devices.
     """
     ranks = rows.abs().argsort(dim=1, stable=True).argsort(dim=1)  # 0 is the smallest
     fall = ranks / max(1, rows.shape[1] - 1) - 0.5
@@ -136,26 +131,29 @@ def della(
     *,
     drop_rate: PerExpert[float] = 0.7,
     epsilon: PerExpert[float] = 0.2,
+    combine: Combine = "ties",
     weights: PerExpert[float] | None = None,
-    scale: float = 1.0,
-    reduce: Literal["mean", "sum"] = "mean",
+    scale: PerExpert[float] = 1.0,
+    reduce: Reduce = "mean",
     seed: int = 0,
 ) -> Tensor:
     """DELLA: prune by magnitude and chance, elect signs, and merge agreeing entries.
 
     Hyperparameters:
-        drop_rate: mean drop probability p, or one per expert.
+        drop_rate: mean drop probability p, or one per expert; 0 keeps all entries.
         epsilon: spread of the probabilities, or one per expert; p ± ε/2 must lie in [0, 1).
-        weights: w_t, as in `ties`.
-        scale: λ on the merged task vector, which is added to θ_0.
-        reduce: ``"mean"`` or ``"sum"`` of agreeing entries; see `elect_and_reduce`.
+        combine: as in `dare`.
+        weights: w_t for ``"ties"``, as in `ties`.
+        scale: λ on the merged task vector; for ``"task_arithmetic"`` also one per expert.
+        reduce: as in `dare`.
         seed: seed of the draws; `merge` derives one per part of a tensor.
     """
     rates = per_expert("drop_rate", drop_rate, len(experts))
     spreads = per_expert("epsilon", epsilon, len(experts))
     generator, pruned = torch.Generator().manual_seed(seed), []
     for expert, p, spread in zip(experts, rates, spreads, strict=True):
+        spread = spread if p else 0.0
         if spread < 0 or p - spread / 2 < 0 or p + spread / 2 >= 1:
             raise ValueError(f"drop_rate ± epsilon/2 is {p} ± {spread / 2}, expected within [0, 1)")
         pruned.append(prune_by_rank(expert - pretrained, p, spread, generator))
-    return pretrained + scale * elect_and_reduce(torch.stack(pruned), reduce, weights)
+    return combined(pretrained, pruned, len(experts), combine, scale, weights, reduce)

@@ -19,6 +19,7 @@ from mergelib.registry import rule
 from mergelib.settings import per_expert
 
 Reduce = Literal["mean", "sum"]
+Combine = Literal["task_arithmetic", "ties"]
 
 
 def trim_below(task_vector: Tensor, threshold: float) -> Tensor:
@@ -38,7 +39,7 @@ def trimmed(experts: Sequence[Tensor], pretrained: Tensor, thresholds: Sequence[
 def drop_and_rescale(task_vector: Tensor, drop_rate: float, generator: torch.Generator) -> Tensor:
     """Drop each entry with probability ``drop_rate`` and divide the rest by 1 − drop_rate.
 
-    Draws are made on the CPU, hence equal on all devices.
+    Draws are made on the CPU, hence equal on all devices. mergekit keeps the sum of magnitudes.
     """
     mask = torch.rand(task_vector.shape, generator=generator) >= drop_rate
     return (task_vector * mask.to(task_vector.device)).div_(1 - drop_rate)
@@ -63,6 +64,28 @@ def elect_and_reduce(
         counted = agreeing.sign_() if weights is None else agreeing.sign_().mul_(factors.abs())
         total.div_(counted.sum(0).clamp_(min=torch.finfo(total.dtype).tiny))  # 0 stays 0
     return total
+
+
+def combined(
+    pretrained: Tensor,
+    task_vectors: Iterable[Tensor],
+    count: int,
+    combine: Combine,
+    scale: PerExpert[float],
+    weights: PerExpert[float] | None,
+    reduce: Reduce,
+) -> Tensor:
+    """Return θ_0 + Σ_t scale_t τ_t, or for ``"ties"`` θ_0 + scale · `elect_and_reduce`."""
+    if combine == "ties":
+        if isinstance(scale, Sequence):
+            raise ValueError(f"scale is {scale}, expected one number with 'ties': set weights")
+        return pretrained + scale * elect_and_reduce(torch.stack([*task_vectors]), reduce, weights)
+    if weights is not None:
+        raise ValueError(f"weights is {weights}, which only 'ties' has: set scale per expert")
+    merged = pretrained.clone()
+    for task_vector, factor in zip(task_vectors, per_expert("scale", scale, count), strict=True):
+        merged.add_(task_vector, alpha=factor)
+    return merged
 
 
 def _thresholds(
@@ -131,9 +154,10 @@ def dare(
     pretrained: Tensor,
     *,
     drop_rate: PerExpert[BelowOne] = 0.9,
-    combine: Literal["task_arithmetic", "ties"] = "task_arithmetic",
+    combine: Combine = "task_arithmetic",
     weights: PerExpert[float] | None = None,
     scale: PerExpert[float] | None = None,
+    reduce: Reduce = "mean",
     seed: int = 0,
 ) -> Tensor:
     """DARE: drop random entries of the task vectors, rescale the rest, then combine them.
@@ -142,24 +166,16 @@ def dare(
         drop_rate: p in [0, 1), or one per expert; other entries are divided by 1 − p, so
             expectations stay.
         combine: ``"task_arithmetic"`` adds the sparse vectors up; ``"ties"`` elects signs and
-            averages agreeing entries, without trimming.
+            merges agreeing entries, without trimming.
         weights: w_t for ``"ties"``, as in `ties`.
         scale: λ, for ``"task_arithmetic"`` also one per expert; by default 0.3 for it and 1.0 for
             ``"ties"``.
+        reduce: ``"mean"`` or ``"sum"`` of the entries that ``"ties"`` finds to agree.
         seed: seed of the draws; `merge` derives one per part of a tensor.
     """
     generator = torch.Generator().manual_seed(seed)
     rates = zip(experts, per_expert("drop_rate", drop_rate, len(experts)), strict=True)
     thinned = (drop_and_rescale(expert - pretrained, p, generator) for expert, p in rates)
-    if combine == "ties":
-        if isinstance(scale, Sequence):
-            raise ValueError(f"scale is {scale}, expected one number with 'ties': set weights")
-        merged = elect_and_reduce(torch.stack(list(thinned)), "mean", weights)
-        return pretrained + (1.0 if scale is None else scale) * merged
-    if weights is not None:
-        raise ValueError(f"weights is {weights}, which only 'ties' has: set scale per expert")
-    total = pretrained.clone()
-    factors = per_expert("scale", 0.3 if scale is None else scale, len(experts))
-    for task_vector, factor in zip(thinned, factors, strict=True):
-        total.add_(task_vector, alpha=factor)
-    return total
+    if scale is None:
+        scale = 1.0 if combine == "ties" else 0.3
+    return combined(pretrained, thinned, len(experts), combine, scale, weights, reduce)

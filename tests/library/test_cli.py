@@ -153,8 +153,10 @@ def test_dtype_and_size_of_shards(
         ("linear", "'average'?"),
         ("dare_ties", "'dare' with combine='ties'?"),
         ("dare_linear", "'dare'?"),
-        ("della_linear", "'della'?"),
-        ("breadcrumbs_ties", "'breadcrumbs'?"),
+        ("della_linear", "'della' with combine='task_arithmetic'?"),
+        ("breadcrumbs_ties", "'breadcrumbs' with combine='ties'?"),
+        ("multislerp", "'karcher' with steps=0?"),
+        ("ramplus_tl", "'ram' with r=0.1?"),
         ("task_vector", "'task_arithmetic'?"),
     ],
 )

@@ -128,6 +128,157 @@ CASES: dict[str, tuple[list[str], dict[str, Any]]] = {
         ],
         {"method": "dare", "scale": [0.5, 1], "drop_rate": [0.75, 0]},
     ),
+    "dare_ties": (
+        [
+            "merge_method: dare_ties",
+            BASE,
+            "parameters: {rescale: true, lambda: 0.5}",
+            "models:",
+            model("a", weight="[0, 1]", density=0.25),
+            model("b", weight=1, density=1),
+        ],
+        {"method": "dare", "combine": "ties", "reduce": "sum", "scale": 0.5}
+        | {"weights": [{"over_layers": [0, 1], "*": 0}, 1], "drop_rate": [0.75, 0]},
+    ),
+    "della": (
+        [
+            "merge_method: della",
+            BASE,
+            "parameters: {epsilon: 0.1}",
+            "models:",
+            model("a", weight=0.5, density=0.5),
+            model("b", weight=1, density=0.25),
+        ],
+        {"method": "della", "weights": [0.5, 1], "drop_rate": [0.5, 0.75], "epsilon": 0.2},
+    ),
+    "della_linear": (
+        [
+            "merge_method: della_linear",
+            BASE,
+            "models:",
+            model("a", weight=0.5, density=1, epsilon=0.1),
+            model("b", weight=1, density=0.25),
+            "parameters: {epsilon: 0.2}",
+        ],
+        {"method": "della", "combine": "task_arithmetic", "scale": [0.5, 1]}
+        | {"drop_rate": [0, 0.75], "epsilon": [0.2, 0.4]},
+    ),
+    "breadcrumbs_ties": (
+        [
+            "merge_method: breadcrumbs_ties",
+            BASE,
+            "models:",
+            model("a", weight=0.5, density=0.5, gamma=0.1),
+            model("b", weight=1, density=0.25, gamma=0),
+        ],
+        {"method": "breadcrumbs", "combine": "ties", "reduce": "sum", "scale": 1.0}
+        | {"weights": [0.5, 1], "density": [0.5, 0.25], "gamma": [0.1, 0]},
+    ),
+    "nuslerp": (
+        ["merge_method: nuslerp", "models:", model("a", weight="[1, 2]"), model("b", weight=3)],
+        {"method": "nuslerp", "weights": [{"over_layers": [1, 2], "*": 1}, 3], "base": False},
+    ),
+    "nuslerp of task vectors, by row": (
+        [
+            "merge_method: nuslerp",
+            BASE,
+            "parameters: {nuslerp_flatten: false}",
+            "models:",
+            model("a", weight=1),
+            model("b", weight=3),
+        ],
+        {"method": "nuslerp", "weights": [1, 3], "along": "rows"},
+    ),
+    "multislerp": (
+        [
+            "merge_method: multislerp",
+            BASE,
+            "parameters: {eps: 0.001}",
+            "models:",
+            model("a", weight=1),
+            model("b", weight="[{filter: mlp, value: 2}, {value: 3}]"),
+        ],
+        {"method": "karcher", "weights": [1, {"*mlp*": 2, "*": 3}], "steps": 0},
+    ),
+    "weights of multislerp as they are": (
+        [
+            "merge_method: multislerp",
+            "parameters: {normalize_weights: false}",
+            "models:",
+            model("a", weight=1),
+            model("b", weight=2),
+        ],
+        {"method": "karcher", "weights": [1, 2], "normalise": False, "steps": 0, "base": False},
+    ),
+    "karcher": (
+        [
+            "merge_method: karcher",
+            "parameters: {max_iter: 50, tol: 0.001}",
+            "models:",
+            model("a"),
+            model("b"),
+        ],
+        {"method": "karcher", "steps": 50, "tolerance": 0.001, "base": False},
+    ),
+    "karcher with a base among the models": (
+        ["merge_method: karcher", BASE, "models:", model("a"), model("b")],
+        {"method": "karcher", "experts": ["base", "a", "b"], "base": False},
+    ),
+    "sce": (
+        [
+            "merge_method: sce",
+            BASE,
+            "parameters:\n  select_topk: [1, 0.5]",
+            "models:",
+            model("a"),
+            model("b"),
+        ],
+        {"method": "sce", "density": {"over_layers": [1, 0.5], "*": 1}},
+    ),
+    "ram": (
+        [
+            "merge_method: ram",
+            BASE,
+            "parameters: {epsilon: 0.5}",
+            "models:",
+            model("a"),
+            model("b"),
+        ],
+        {"method": "ram", "epsilon": 0.5},
+    ),
+    "ramplus_tl": (
+        [
+            "merge_method: ramplus_tl",
+            BASE,
+            "parameters: {epsilon: 0.5, alpha: 0.3}",
+            "models:",
+            model("a"),
+            model("b"),
+        ],
+        {"method": "ram", "epsilon": 0.5, "r": 0.1, "alpha": 0.3},
+    ),
+    "arcee_fusion": (
+        ["merge_method: arcee_fusion", BASE, "models:", model("base"), model("a")],
+        {"method": "arcee_fusion", "experts": ["a"]},
+    ),
+    "nearswap": (
+        [
+            "merge_method: nearswap",
+            BASE,
+            "models:",
+            model("a"),
+            "parameters:\n  t:\n    - filter: mlp\n      value: 0.5\n    - value: 0.1",
+        ],
+        {"method": "nearswap", "t": {"*mlp*": 0.5, "*": 0.1}, "experts": ["a"]},
+    ),
+    "passthrough": (
+        [
+            "merge_method: passthrough",
+            "models:",
+            model("a", scale="[{filter: attn, value: 0}, {value: 1}]"),
+        ],
+        {"method": "average", "weights": [{"*attn*": 0, "*": 1}], "experts": ["a"], "base": False},
+    ),
     "a method of this library": (
         [
             "merge_method: cart",
@@ -146,7 +297,8 @@ CASES: dict[str, tuple[list[str], dict[str, Any]]] = {
 def test_a_recipe_is_the_same_merge(name: str, folder: Path) -> None:
     lines, options = CASES[name]
     found = run(folder, "\n".join(lines))
-    expected = merged(folder, options.pop("method"), "a", "b", **options)
+    names = options.pop("experts", ["a", "b"])
+    expected = merged(folder, options.pop("method"), *names, **options)
     assert found.keys() == SHAPES.keys()
     for key, value in found.items():
         torch.testing.assert_close(value, expected[key], rtol=1e-6, atol=1e-7)
@@ -242,6 +394,31 @@ HEAD = ["merge_method: ties", BASE, "models:"]
         (
             ["merge_method: breadcrumbs", *HEAD[1:], model("a", weight=1)],
             "line 1: no model has a density among its parameters",
+        ),
+        (
+            [
+                "merge_method: dare_ties",
+                BASE,
+                "parameters: {rescale: false}",
+                HEAD[2],
+                model("a", weight=1),
+            ],
+            "line 1: rescale is False, expected True for this method",
+        ),
+        (
+            [
+                "merge_method: nuslerp",
+                "models:",
+                model("a", weight=1),
+                model("b", weight=1),
+                "parameters: {nuslerp_row_wise: true, nuslerp_flatten: false}",
+            ],
+            "line 1: nuslerp_row_wise, which means columns, is not supported",
+        ),
+        (["merge_method: multislerp", "models:", model("a")], "line 1: no model has a weight"),
+        (
+            ["merge_method: passthrough", "models:", model("a"), model("b")],
+            "line 2: passthrough has one model",
         ),
         (["a: [1"], "is not YAML"),
         ([""], "is empty, expected a merge"),

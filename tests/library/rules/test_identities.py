@@ -60,6 +60,7 @@ def test_equal_experts_give_themselves(family: Family, count: int, ratio: float,
     assert_near(merge("average", same), expert)
     assert_near(merge("cart", same, rank_ratio=ratio, scale=2.0), expert)
     assert_near(merge("slerp", [expert, expert], t=t), expert)
+    assert_near(merge("nuslerp", [expert, expert], weights=[1 - t, t]), expert)
     for name, options in (
         ("task_arithmetic", {"scale": 1 / count}),
         ("low_rank_task_arithmetic", {"scale": 1 / count, "rank_ratio": 1.0}),
@@ -67,6 +68,11 @@ def test_equal_experts_give_themselves(family: Family, count: int, ratio: float,
         ("dare", {"drop_rate": 0, "combine": "ties"}),
         ("fednova", {}),
         ("wsm", {}),
+        ("karcher", {}),
+        ("karcher", {"steps": 0}),
+        ("sce", {}),
+        ("ram", {"epsilon": 0}),
+        ("nearswap", {"t": 99}),
         ("ties", {"density": 1.0}),
         ("ties", {"density": 1.0, "trim": "tensor"}),
         ("ties", {"density": 1.0, "reduce": "sum", "scale": 1 / count}),
@@ -97,6 +103,9 @@ ORDERLESS: list[tuple[str, dict[str, Any]]] = [
     ("cart", {"rank_ratio": 0.4}),
     ("low_rank_task_arithmetic", {"rank_ratio": 0.4, "scale": 0.7}),
     ("fednova", {"scale": 0.7}),
+    ("karcher", {}),
+    ("ram", {"r": 0.1, "epsilon": 0.1}),
+    ("nearswap", {"t": 0.1}),
 ]
 
 
@@ -107,7 +116,7 @@ def test_order_of_experts_is_irrelevant(
     name: str, options: dict[str, Any], family: Family, data: st.DataObject
 ) -> None:
     # An election may turn on the last bit of a sum, so sums had better be exact.
-    pretrained, experts = in_double(family) if name == "ties" else family
+    pretrained, experts = in_double(family) if name in ("ties", "ram") else family
     shuffled = data.draw(st.permutations(experts))
     merged = merge(name, shuffled, pretrained=pretrained, **options)
     expected = merge(name, experts, pretrained=pretrained, **options)
@@ -213,7 +222,8 @@ AFFINE = [name for name in method_names() if get_method(name).affine_in]
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "ties": [{"reduce": "sum"}, {"trim": "tensor", "density": 0.5}],
     "dare": [{"combine": "ties"}, {"drop_rate": 0.3}],
-    "della": [{"reduce": "sum"}],
+    "della": [{"reduce": "sum"}, {"combine": "task_arithmetic"}],
+    "breadcrumbs": [{"combine": "ties"}],
     "iso_cts": [{"common_fraction": 0.3}],
     "fednova": [{"steps": [1, 5, 2]}],
 }

@@ -67,6 +67,44 @@ def test_breadcrumbs_without_trimming_is_task_arithmetic() -> None:
     torch.testing.assert_close(merged, task_arithmetic(experts, base, scale=0.4))
 
 
+def test_breadcrumbs_with_an_election_by_hand() -> None:
+    """Kept are 4 and 3 of 9, 4, 3, 1, and −5 and 2 of −8, −5, 2, 0.5; weights 1 and 2."""
+    vectors = [torch.tensor([9.0, 4, 3, 1]), torch.tensor([-8.0, -5, 2, 0.5])]
+    options: dict[str, Any] = {"density": 0.5, "gamma": 0.25, "combine": "ties", "scale": 1.0}
+    added = breadcrumbs(vectors, torch.zeros(4), weights=[1, 2], reduce="sum", **options)
+    assert added.tolist() == [0, -10, 7, 0], "the second column: 4 − 10 elects minus"
+    mean = breadcrumbs(vectors, torch.zeros(4), weights=[1, 2], **options)
+    assert mean.tolist() == pytest.approx([0, -5, 7 / 3, 0])
+
+
+def test_della_that_adds_up_by_hand() -> None:
+    """The masks of a known generator, each entry divided by its own probability of being kept."""
+    experts, base = [torch.tensor([1.0, -2.0, 3.0]), torch.tensor([6.0, 5.0, -4.0])], torch.zeros(3)
+    draws = torch.rand(2, 3, generator=torch.Generator().manual_seed(0))
+    dropped = torch.tensor([[0.6, 0.5, 0.4], [0.4, 0.5, 0.6]])  # the smallest most often
+    kept = (draws >= dropped) / (1 - dropped)
+    assert 0 < kept.count_nonzero() < 6, "a seed worth testing"
+    rates: dict[str, Any] = {"drop_rate": 0.5, "epsilon": 0.2, "seed": 0}
+    rows = [expert[None] for expert in experts]
+    merged = della(rows, base[None], combine="task_arithmetic", scale=[0.5, 2.0], **rates)
+    torch.testing.assert_close(merged[0], 0.5 * kept[0] * experts[0] + 2 * kept[1] * experts[1])
+
+
+def test_della_that_drops_nothing() -> None:
+    experts, base = family(6, 7)
+    merged = della(experts, base, drop_rate=0.0, combine="task_arithmetic", scale=0.4)
+    torch.testing.assert_close(merged, task_arithmetic(experts, base, scale=0.4))
+
+
+@pytest.mark.parametrize("rule", [breadcrumbs, della])
+def test_scales_and_weights_belong_to_one_way_of_combining(rule: Any) -> None:
+    experts, base = family(6, 7)
+    with pytest.raises(ValueError, match="expected one number with 'ties': set weights"):
+        rule(experts, base, combine="ties", scale=[1, 2, 3])
+    with pytest.raises(ValueError, match="which only 'ties' has: set scale per expert"):
+        rule(experts, base, combine="task_arithmetic", weights=[1, 2, 3])
+
+
 def test_consensus_by_hand() -> None:
     base = torch.zeros(5)
     experts = [torch.tensor([4.0, 4, 1, 0, 3]), torch.tensor([3.0, -4, 0.1, 0, 1])]

@@ -196,6 +196,19 @@ def test_dare_by_hand() -> None:
     torch.testing.assert_close(merged, base + elected)
 
 
+def test_dare_adds_up_what_agrees() -> None:
+    """Both entries agree in sign, so their sum is task arithmetic's, weight by weight."""
+    draws = torch.rand(2, 6, generator=torch.Generator().manual_seed(3))
+    kept = (draws >= 0.5).float()
+    up, base = torch.arange(1.0, 7.0), torch.full((6,), 100.0)
+    options: dict[str, Any] = {"drop_rate": 0.5, "combine": "ties", "reduce": "sum", "seed": 3}
+    merged = dare([base + up, base + 2 * up], base, weights=[0.5, 3.0], **options)
+    torch.testing.assert_close(merged, base + 2 * (0.5 * kept[0] * up + 3 * kept[1] * 2 * up))
+    against = dare([base + up, base - 2 * up], base, scale=0.25, **options)
+    elected = torch.where(kept[1] > 0, -4 * up, 2 * kept[0] * up)  # the larger one wins
+    torch.testing.assert_close(against, base + 0.25 * elected)
+
+
 def test_dare_defaults() -> None:
     """Nine tenths dropped, the rest ten times as large; scale 0.3, with TIES 1."""
     base, expert = torch.zeros(20_000), torch.ones(20_000)

@@ -94,7 +94,7 @@ def peak():
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 def merge(size):
-    files = sorted((folder / size).glob("*.safetensors"))[: 3 if name == "slerp" else None]
+    files = sorted((folder / size).glob("*.safetensors"))[: 3 if "slerp" in name else None]
     Path("/proc/self/clear_refs").write_text("5")
     before = peak()
     out = folder / "out.safetensors"
