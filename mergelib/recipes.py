@@ -35,7 +35,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "parameters": (dict, "a mapping"),
     "model": (str, "a path"),
 }
-FIELDS = (*TEXTS, "models", "slices", "parameters", *OPTIONS)
+FIELDS = (*TEXTS, "models", "slices", "parameters", "tokenizer", *OPTIONS)
 MODEL = ("model", "parameters")
 
 
@@ -179,9 +179,6 @@ def _step(content: Lines, path: Path, line: int) -> Step:
         if not content.get(name):
             raise fault(f"{name} is missing")
     base = content.get("base_model")
-    if (source := content.get("tokenizer_source", "base")) not in ("base", base):
-        at = content.lines["tokenizer_source"]
-        raise fault(f"tokenizer_source is {source!r}: only that of the base is supported", at)
     models: list[tuple[str, dict[str, Any]]] = []
     for each in content["models"]:
         if not isinstance(each, Lines) or "model" not in each:
@@ -209,8 +206,29 @@ def _step(content: Lines, path: Path, line: int) -> Step:
         method, values = TRANSLATED[method](values, fault)
     pretrained = None if method in ("average", "slerp") else base
     paths, name = [name for name, _ in own], content.get("name", "")
+    options["tokenizer"] = _tokenizer(content, paths, pretrained, fault)
     layers = content.get("layers")
     return Step(method, paths, pretrained, options, values, name, fault, native, layers)
+
+
+def _tokenizer(
+    content: Lines, experts: Sequence[str], pretrained: str | None, fault: Fault
+) -> str | None:
+    """Return whose vocabulary the result has, in the words of `mergelib.merge_files`."""
+    field = "tokenizer" if "tokenizer" in content else "tokenizer_source"
+    source = content.get(field)
+    if isinstance(source, Lines):
+        _check(source, ("source",), fault)
+        source = source.get("source", "union")
+    named = content.get("base_model") if source == "base" else source
+    if named in experts:
+        return f"expert {experts.index(named)}"
+    if named in (None, "union"):
+        return source
+    if named != pretrained:
+        at = content.lines[field]
+        raise fault(f"{field} is {brief(source)}, expected base, union or one of the models", at)
+    return "base"
 
 
 def _whole(content: Lines, fault: Fault) -> list[Any]:

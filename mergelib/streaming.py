@@ -28,7 +28,8 @@ from mergelib.inspection.companions import (
     tell_of_companions,
 )
 from mergelib.inspection.layouts import HEAD
-from mergelib.inspection.vocabularies import read_json
+from mergelib.inspection.tokens import match_vocabularies
+from mergelib.inspection.vocabularies import change_json, read_json
 from mergelib.io import (
     AnyPath,
     Checkpoint,
@@ -66,6 +67,7 @@ def merge_files(
     missing: Missing = "error",
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
+    tokenizer: str | None = None,
     is_matrix: IsMatrix = is_matrix,
     max_shard_size: int | str | None = None,
     overwrite: bool = False,
@@ -100,6 +102,12 @@ def merge_files(
         device: where to compute.
         dtype: that of the result's floating tensors, also in the folder's ``config.json``; by
             default that of the pretrained model's (else the first expert's).
+        tokenizer: the vocabulary of the result, for models in folders whose vocabularies differ:
+            ``"base"`` (that of the pretrained model, else of the first expert), ``"union"`` (that
+            one and every further token) or an expert's name or path. Rows of the tables of tokens
+            are then matched by token. A token that a model lacks gets the row of the pretrained
+            model (else the first expert), or if that lacks it, too, the mean of the models that
+            have it. A folder gets the matching tokenizer.
         is_matrix: predicate (key, tensor) of what low-rank methods treat as a matrix.
         max_shard_size: bytes, or text like ``"5GB"``, per file of an output folder; by default the
             folder is sharded like the reference.
@@ -134,11 +142,19 @@ def merge_files(
     base = None if pretrained is None else open_model(pretrained, memory=memory)
     checkpoints = {name: open_model(path, base, memory=memory) for name, path in models.items()}
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
+    vocabulary = None
+    output, single = Path(output), Path(output).suffix == ".safetensors"
+    if tokenizer is not None:
+        paths = {str(path): name for name, path in models.items()}
+        vocabulary = match_vocabularies(inputs, paths, tokenizer)
+        if single and vocabulary.added:
+            raise ValueError(f"tokenizer='union' needs a folder as output, not the file {output}")
+        inputs = vocabulary.models
+        base, checkpoints = inputs.get("pretrained"), {name: inputs[name] for name in models}
     source = compare(checkpoints, base, parts, inputs, written)
     reference = next(iter(inputs.values()))
     options: dict[str, Any] = {"device": device, "matrices": is_matrix, "shown": True}
     merged = merge_tensors(chosen, source, hyperparameters, **options)
-    output, single = Path(output), Path(output).suffix == ".safetensors"
     if single and max_shard_size is not None:
         raise ValueError(f"max_shard_size needs a folder as output, not the file {output}")
     check_output(output, inputs, folder=not single, overwrite=overwrite)
@@ -149,10 +165,14 @@ def merge_files(
         **{key: text for key, text in reference.metadata.items() if not _STALE.search(key)},
         **note_ties({key: first for key, first in source.aliases.items() if key in layout}),
         **provenance(method, {**chosen.hyperparameters, **hyperparameters}, parts, inputs),
+        **({} if tokenizer is None else {"mergelib.tokenizer": tokenizer}),
     }
     holders = [checkpoints[names[0]] for names in source.selection.owners.values()][:1]
     folders = map(folder_of, [*holders, *inputs.values()])
     origin = None if single else next(filter(None, folders), None)
+    if vocabulary is not None and not single:
+        owner = vocabulary.folder  # an adapter's has no configuration
+        origin = owner if (owner / "config.json").is_file() else origin
     if origin is not None:
         check_modules(inputs)
         tell_of_companions(origin, checkpoints)
@@ -163,6 +183,9 @@ def merge_files(
             _write_shards(target, layout, shards, merged, metadata)
             if origin is not None:
                 copy_needed(origin, target, modules=True)
+                if vocabulary is not None:
+                    copy_needed(vocabulary.folder, target, modules=True)
+                    vocabulary.write(target)
                 if written is not None:
                     _settle_dtype(target, written)
                 _settle_ties(target)
@@ -304,14 +327,14 @@ def _write_shards(
 
 def _settle_dtype(folder: Path, dtype: torch.dtype) -> None:
     """Have the configuration name the dtype of the weights, if it names any."""
-    config, name = read_json(folder / "config.json"), str(dtype).removeprefix("torch.")
+    name = str(dtype).removeprefix("torch.")
 
     def named(part: dict[str, Any]) -> dict[str, Any]:
         return part | dict.fromkeys({"torch_dtype", "dtype"} & part.keys(), name)
 
-    settled = json.loads(json.dumps(config), object_hook=named)  # also of a model's parts
-    if settled != config:
-        (folder / "config.json").write_text(json.dumps(settled, indent=2))
+    change_json(  # also of a model's parts
+        folder / "config.json", lambda old: json.loads(json.dumps(old), object_hook=named)
+    )
 
 
 def _settle_ties(folder: Path) -> None:

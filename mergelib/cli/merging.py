@@ -19,6 +19,7 @@ _SAME = ("output", "pretrained", "include", "exclude", "missing", "device", "dty
 _OPTIONS = {
     **{name: f"--{name}" for name in _SAME},
     "max_shard_size": "--max-shard-size",
+    "tokenizer": "--tokenizer",
     "is_matrix": "--fold-convolutions",
     "method": "the first argument",
     "experts": "the arguments after the method",
@@ -107,6 +108,13 @@ def merge_command(
     ] = False,
     device: Device = "cpu",
     dtype: Dtype = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="Merge tables token by token, to the vocabulary of the pretrained model (base), "
+            "of all models (union) or of one expert (its path)."
+        ),
+    ] = None,
     max_shard_size: Annotated[
         str | None, typer.Option(help="The largest file of an output folder, e.g. 5GB.")
     ] = None,
@@ -130,6 +138,7 @@ def merge_command(
         missing=cast("Missing", missing),  # which is checked there
         device=device,
         dtype=dtype,
+        tokenizer=tokenizer,
         max_shard_size=max_shard_size,
         is_matrix=is_kernel if fold_convolutions else is_matrix,
         overwrite=overwrite,

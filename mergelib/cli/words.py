@@ -4,7 +4,7 @@ import re
 
 # What the library calls as a keyword, and the commands as an option of that name.
 _KEYWORD = re.compile(
-    r"(?<![^\s(])(pretrained|include|exclude|missing|device|dtype|overwrite|rank)=(True\b|'([^']*)')?"
+    r"(?<![^\s(])(pretrained|include|exclude|missing|device|dtype|tokenizer|overwrite|rank)=(True\b|'([^']*)')?"
 )
 _PHRASES = {
     "is_matrix=mergelib.is_kernel": "--fold-convolutions",

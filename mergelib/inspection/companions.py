@@ -16,6 +16,7 @@ from mergelib.hashing import sha256_of
 from mergelib.inspection.configurations import check_configurations, check_dropped
 from mergelib.inspection.vocabularies import check_labels, check_vocabularies, read_json
 from mergelib.io.checkpoint import WHOLE
+from mergelib.io.matched import Matched
 from mergelib.messages.warned import warn
 from mergelib.statedict import StateDict
 
@@ -58,7 +59,9 @@ def check_companions(
     check_dropped(next(iter(documents.values())), layout.keys() - kept)
     shapes = {key: tuple(layout[key].shape) for key in merged if key in layout}
     check_labels({name: files.get("config.json", {}) for name, files in documents.items()}, shapes)
-    check_vocabularies({name: folder_of(model) for name, model in models.items()}, shapes)
+    matched = any(isinstance(model, Matched) for model in models.values())
+    folders = {name: folder_of(model) for name, model in models.items()}
+    check_vocabularies(folders, shapes, matched=matched)
 
 
 def _documents(model: object) -> dict[str, dict[str, Any]]:
