@@ -27,9 +27,7 @@ Missing = Literal["error", "base", "skip", "experts"]
 Patterns = str | Sequence[str]
 
 _HINT = "; where only heads differ, leave them out with exclude="
-_TOKENS = (
-    "; where vocabularies differ, tokenizer='base' or tokenizer='union' merges files token by token"
-)
+_TOKENS = "; where vocabularies differ, merge files with tokenizer='base' or tokenizer='union'"
 SHOWN = 5  # keys that a message names
 
 
@@ -128,12 +126,10 @@ def select(
         try:
             check_compatible(expected, narrowed, what, mixed=True)
         except Misfit as error:
-            advice = _rename(narrowed, what, reference) or hint
-            if hint and any(
-                names_table(k) and _shape(model, k) != t.shape for k, t in expected.items()
-            ):
-                advice = _TOKENS
-            raise Misfit(f"{error}{advice}") from None
+            tables = filter(names_table, expected.keys() & model.keys())
+            if hint and any(getattr(model[k], "shape", 0) != expected[k].shape for k in tables):
+                hint = _TOKENS
+            raise Misfit(f"{error}{_rename(narrowed, what, reference) or hint}") from None
     if reference and not merged:
         rename = _rename(experts, what, reference)
         raise ValueError(f"nothing to merge: no selected key has one shape in all models{rename}")
@@ -207,15 +203,11 @@ def _agreeing(
     def agrees(key: str, expert: StateDict) -> bool:
         if key not in expert:
             return key in tied
-        return _shape(expert, key) == reference[key].shape
+        return getattr(expert[key], "shape", None) == reference[key].shape
 
     unfit = {key for key in reference if not all(agrees(key, e) for e in experts.values())}
     spoilt = {tied.get(key, key) for key in unfit}  # a tensor is merged under all its names or none
     return {key for key in reference if key in selected and tied.get(key, key) not in spoilt}
-
-
-def _shape(model: StateDict, key: str) -> object:
-    return getattr(model.get(key), "shape", None)
 
 
 def _check_base(

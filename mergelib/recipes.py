@@ -206,29 +206,15 @@ def _step(content: Lines, path: Path, line: int) -> Step:
         method, values = TRANSLATED[method](values, fault)
     pretrained = None if method in ("average", "slerp") else base
     paths, name = [name for name, _ in own], content.get("name", "")
-    options["tokenizer"] = _tokenizer(content, paths, pretrained, fault)
+    if source := content.get("tokenizer") or content.get("tokenizer_source"):
+        if isinstance(source, Lines):
+            _check(source, ("source",), fault)
+            source = source.get("source", "union")
+        named = base or source if source == "base" else source
+        places = [f"expert {i}" for i, path in enumerate(paths) if path == named]
+        options["tokenizer"] = "base" if named == pretrained else [*places, named][0]
     layers = content.get("layers")
     return Step(method, paths, pretrained, options, values, name, fault, native, layers)
-
-
-def _tokenizer(
-    content: Lines, experts: Sequence[str], pretrained: str | None, fault: Fault
-) -> str | None:
-    """Return whose vocabulary the result has, in the words of `mergelib.merge_files`."""
-    field = "tokenizer" if "tokenizer" in content else "tokenizer_source"
-    source = content.get(field)
-    if isinstance(source, Lines):
-        _check(source, ("source",), fault)
-        source = source.get("source", "union")
-    named = content.get("base_model") if source == "base" else source
-    if named in experts:
-        return f"expert {experts.index(named)}"
-    if named in (None, "union"):
-        return source
-    if named != pretrained:
-        at = content.lines[field]
-        raise fault(f"{field} is {brief(source)}, expected base, union or one of the models", at)
-    return "base"
 
 
 def _whole(content: Lines, fault: Fault) -> list[Any]:

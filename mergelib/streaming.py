@@ -28,8 +28,8 @@ from mergelib.inspection.companions import (
     tell_of_companions,
 )
 from mergelib.inspection.layouts import HEAD
-from mergelib.inspection.tokens import match_vocabularies
-from mergelib.inspection.vocabularies import change_json, read_json
+from mergelib.inspection.tokens import match_vocabularies, places_in, read_chat, write_files
+from mergelib.inspection.vocabularies import read_json
 from mergelib.io import (
     AnyPath,
     Checkpoint,
@@ -68,6 +68,7 @@ def merge_files(
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     tokenizer: str | None = None,
+    chat_template: str | None = None,
     is_matrix: IsMatrix = is_matrix,
     max_shard_size: int | str | None = None,
     overwrite: bool = False,
@@ -102,12 +103,13 @@ def merge_files(
         device: where to compute.
         dtype: that of the result's floating tensors, also in the folder's ``config.json``; by
             default that of the pretrained model's (else the first expert's).
-        tokenizer: the vocabulary of the result, for models in folders whose vocabularies differ:
-            ``"base"`` (that of the pretrained model, else of the first expert), ``"union"`` (that
-            one and every further token) or an expert's name or path. Rows of the tables of tokens
-            are then matched by token. A token that a model lacks gets the row of the pretrained
-            model (else the first expert), or if that lacks it, too, the mean of the models that
-            have it. A folder gets the matching tokenizer.
+        tokenizer: whose vocabulary the result has, for models in folders with different ones:
+            ``"base"`` (the pretrained model, else the first expert), ``"union"`` (it and all
+            further tokens) or an expert's name or path, whose files an output folder then gets.
+            Rows are matched by token. A token that a model lacks gets the pretrained model's row,
+            or if there is none, the mean of the models that have it.
+        chat_template: whose chat template and end token an output folder gets: ``"experts"`` (which
+            must agree), or an expert's name or path.
         is_matrix: predicate (key, tensor) of what low-rank methods treat as a matrix.
         max_shard_size: bytes, or text like ``"5GB"``, per file of an output folder; by default the
             folder is sharded like the reference.
@@ -142,15 +144,10 @@ def merge_files(
     base = None if pretrained is None else open_model(pretrained, memory=memory)
     checkpoints = {name: open_model(path, base, memory=memory) for name, path in models.items()}
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
-    vocabulary = None
     output, single = Path(output), Path(output).suffix == ".safetensors"
-    if tokenizer is not None:
-        paths = {str(path): name for name, path in models.items()}
-        vocabulary = match_vocabularies(inputs, paths, tokenizer)
-        if single and vocabulary.added:
-            raise ValueError(f"tokenizer='union' needs a folder as output, not the file {output}")
-        inputs = vocabulary.models
-        base, checkpoints = inputs.get("pretrained"), {name: inputs[name] for name in models}
+    names = {str(path): name for name, path in models.items()} | {name: name for name in inputs}
+    inputs, own, files, places, sizes = match_vocabularies(inputs, names, tokenizer)
+    base, checkpoints = inputs.get("pretrained"), {name: inputs[name] for name in models}
     source = compare(checkpoints, base, parts, inputs, written)
     reference = next(iter(inputs.values()))
     options: dict[str, Any] = {"device": device, "matrices": is_matrix, "shown": True}
@@ -160,22 +157,26 @@ def merge_files(
     check_output(output, inputs, folder=not single, overwrite=overwrite)
     layout = {key: kind.to(source.written(kind)) for key, kind in source.layout.items()}
     shards = _split(reference, layout, max_shard_size)
+    holders = [checkpoints[names[0]] for names in source.selection.owners.values()][:1]
+    folders = {name: folder_of(model) for name, model in checkpoints.items()}
+    candidates = [*map(folder_of, [*holders, *inputs.values()])]
+    if own is not None and (own / "config.json").is_file():  # and not that of an adapter
+        candidates.insert(0, own)
+    origin = None if single else next(filter(None, candidates), None)
+    if origin is not None:
+        check_modules(inputs)
+        chat = read_chat(chat_template, folders, names, places or places_in(origin))
+        if not chat:
+            tell_of_companions(origin, checkpoints)
+    elif chat_template or files:
+        raise ValueError(f"a tokenizer or chat template needs a folder as output, not {output}")
     metadata = {
         "format": "pt",
         **{key: text for key, text in reference.metadata.items() if not _STALE.search(key)},
         **note_ties({key: first for key, first in source.aliases.items() if key in layout}),
         **provenance(method, {**chosen.hyperparameters, **hyperparameters}, parts, inputs),
-        **({} if tokenizer is None else {"mergelib.tokenizer": tokenizer}),
+        **({"mergelib.tokenizer": tokenizer} if tokenizer else {}),
     }
-    holders = [checkpoints[names[0]] for names in source.selection.owners.values()][:1]
-    folders = map(folder_of, [*holders, *inputs.values()])
-    origin = None if single else next(filter(None, folders), None)
-    if vocabulary is not None and not single:
-        owner = vocabulary.folder  # an adapter's has no configuration
-        origin = owner if (owner / "config.json").is_file() else origin
-    if origin is not None:
-        check_modules(inputs)
-        tell_of_companions(origin, checkpoints)
     with staged(output, folder=not single) as target:
         if single:
             write_tensors(target, layout, merged, metadata)
@@ -183,11 +184,12 @@ def merge_files(
             _write_shards(target, layout, shards, merged, metadata)
             if origin is not None:
                 copy_needed(origin, target, modules=True)
-                if vocabulary is not None:
-                    copy_needed(vocabulary.folder, target, modules=True)
-                    vocabulary.write(target)
+                copy_needed(own or origin, target, modules=True)
+                _settle(target, "vocab", len(places), sizes)
+                write_files(target, files)
+                write_files(target, chat)
                 if written is not None:
-                    _settle_dtype(target, written)
+                    _settle(target, r"^(torch_)?dtype$", str(written).removeprefix("torch."))
                 _settle_ties(target)
         for checkpoint in inputs.values():
             checkpoint.check()
@@ -325,16 +327,17 @@ def _write_shards(
         (folder / "model.safetensors.index.json").write_text(index + "\n")
 
 
-def _settle_dtype(folder: Path, dtype: torch.dtype) -> None:
-    """Have the configuration name the dtype of the weights, if it names any."""
-    name = str(dtype).removeprefix("torch.")
+def _settle(folder: Path, entry: str, value: object, old: Sequence[int] | None = None) -> None:
+    """Change entries of the configuration and of its parts; if ``old`` is given, such values."""
 
-    def named(part: dict[str, Any]) -> dict[str, Any]:
-        return part | dict.fromkeys({"torch_dtype", "dtype"} & part.keys(), name)
+    def changed(part: dict[str, Any]) -> dict[str, Any]:
+        names = [k for k, v in part.items() if re.search(entry, k) and (old is None or v in old)]
+        return part | dict.fromkeys(names, value)
 
-    change_json(  # also of a model's parts
-        folder / "config.json", lambda old: json.loads(json.dumps(old), object_hook=named)
-    )
+    config = read_json(folder / "config.json")
+    settled = json.loads(json.dumps(config), object_hook=changed)
+    if settled != config:
+        (folder / "config.json").write_text(json.dumps(settled, indent=2))
 
 
 def _settle_ties(folder: Path) -> None:

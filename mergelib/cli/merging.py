@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
 
 # What a setting may not be, and the option that is meant.
-_SAME = ("output", "pretrained", "include", "exclude", "missing", "device", "dtype", "overwrite")
+_SAME = ["output", "pretrained", "include", "exclude", "missing", "device", "dtype", "overwrite"]
+_SAME += ["tokenizer", "chat_template", "max_shard_size"]
 _OPTIONS = {
-    **{name: f"--{name}" for name in _SAME},
-    "max_shard_size": "--max-shard-size",
-    "tokenizer": "--tokenizer",
+    **{name: f"--{name.replace('_', '-')}" for name in _SAME},
     "is_matrix": "--fold-convolutions",
     "method": "the first argument",
     "experts": "the arguments after the method",
@@ -109,11 +108,10 @@ def merge_command(
     device: Device = "cpu",
     dtype: Dtype = None,
     tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            help="Merge tables token by token, to the vocabulary of the pretrained model (base), "
-            "of all models (union) or of one expert (its path)."
-        ),
+        str | None, typer.Option(help="Whose vocabulary to write: base, union, or a path.")
+    ] = None,
+    chat_template: Annotated[
+        str | None, typer.Option(help="Whose chat template to write: experts, or a path.")
     ] = None,
     max_shard_size: Annotated[
         str | None, typer.Option(help="The largest file of an output folder, e.g. 5GB.")
@@ -139,6 +137,7 @@ def merge_command(
         device=device,
         dtype=dtype,
         tokenizer=tokenizer,
+        chat_template=chat_template,
         max_shard_size=max_shard_size,
         is_matrix=is_kernel if fold_convolutions else is_matrix,
         overwrite=overwrite,

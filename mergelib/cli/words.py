@@ -8,6 +8,7 @@ _KEYWORD = re.compile(
 )
 _PHRASES = {
     "is_matrix=mergelib.is_kernel": "--fold-convolutions",
+    "chat_template=": "--chat-template=",
     "data= or MERGELIB_DATA": "MERGELIB_DATA",
 }
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,8 @@ _CONTENT = {"tokenizer.json", "tokenizer_config.json"}
 _PLACEHOLDER = re.compile(r"^LABEL_\d+$")
 
 
-def check_vocabularies(
-    folders: Mapping[str, Path | None], shapes: Shapes, *, matched: bool = False
-) -> None:
+def check_vocabularies(folders: Mapping[str, Path | None], shapes: Shapes) -> None:
     """Compare the tokens of merged tables row by row, over all files of a tokenizer.
-
-    With ``matched`` rows are brought to one order, so only what splits text is compared.
 
     Raises:
         ValueError: if a token moved to another row, or most tokens differ.
@@ -41,8 +37,7 @@ def check_vocabularies(
     for name, folder in folders.items():
         if folder is None or not longest:
             continue
-        known = {} if matched else read_rows(folder)
-        rows = {row: token for row, token in known.items() if row < longest}
+        rows = {row: known for row, known in read_rows(folder).items() if row < longest}
         other = {row: k for row, k in rows.items() if first.get(row, k)[0] != k[0]}
         if other:
             moved = {row: k for row, k in other.items() if places.get(k[0], row) != row}
@@ -56,9 +51,8 @@ def check_vocabularies(
             )
             if moved or 2 * len(other) > shared:
                 raise ValueError(
-                    f"{text}: rows of different tokens would be averaged; with tokenizer='base' or "
-                    "tokenizer='union' files are merged token by token, and exclude= leaves the "
-                    "tables out"
+                    f"{text}: rows of different tokens would be averaged; tokenizer='base' or "
+                    "tokenizer='union' merges files token by token, exclude= leaves the tables out"
                 )
             warn(f"{text}: the merged tables mix both tokens in this row")
         for row, (token, file) in rows.items():
@@ -88,33 +82,16 @@ def _read(file: Path) -> Rows:
     if not file.is_file() or file.suffix not in (".json", ".txt"):
         return {}
     if file.suffix == ".txt":
-        if not _LISTS.search(file.name):
-            return {}
-        return dict(enumerate(file.read_text("utf-8", "replace").removesuffix("\n").split("\n")))
+        lines = file.read_text("utf-8", "replace").removesuffix("\n").split("\n")
+        return dict(enumerate(lines)) if _LISTS.search(file.name) else {}
     content = read_json(file)
     if file.name == "tokenizer.json":
         return _fast(content)
     if file.name == "tokenizer_config.json":
-        return {row: entry["content"] for row, entry in _decoder(content).items()}
+        added = content.get("added_tokens_decoder")
+        added = added if isinstance(added, dict) else {}
+        return {int(i): t["content"] for i, t in added.items() if i.isdigit() and "content" in t}
     return _numbered(content)
-
-
-def _decoder(content: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    added = content.get("added_tokens_decoder")
-    added = added if isinstance(added, dict) else {}
-    return {int(i): t for i, t in added.items() if i.isdigit() and "content" in t}
-
-
-def read_fast(folder: Path) -> Rows:
-    """Map rows to the tokens of tokenizer.json; empty if there is none."""
-    return _fast(read_json(folder / "tokenizer.json"))
-
-
-def read_added(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the added tokens of a tokenizer, each with its entry in tokenizer.json but the id."""
-    entries = [*_decoder(read_json(folder / "tokenizer_config.json")).values()]
-    entries += read_json(folder / "tokenizer.json").get("added_tokens") or []
-    return {e["content"]: {k: v for k, v in e.items() if k != "id"} for e in entries}
 
 
 def _fast(content: Mapping[str, Any]) -> Rows:
@@ -144,13 +121,6 @@ def read_json(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def change_json(file: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Write what a function makes of a file's JSON object, if it changes it."""
-    content = read_json(file)
-    if (changed := change(content)) != content:
-        file.write_text(json.dumps(changed, indent=2))
 
 
 def _wholes(folder: Path) -> dict[str, bytes]:

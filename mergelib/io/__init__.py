@@ -4,7 +4,6 @@ from mergelib.io.adapters import WithAdapter
 from mergelib.io.cache import cache_folder
 from mergelib.io.checkpoint import TIED, AnyPath, Checkpoint
 from mergelib.io.files import Memory
-from mergelib.io.matched import Matched
 from mergelib.io.models import (
     Model,
     Models,
@@ -24,7 +23,6 @@ __all__ = [
     "TIED",
     "AnyPath",
     "Checkpoint",
-    "Matched",
     "Memory",
     "Model",
     "Models",

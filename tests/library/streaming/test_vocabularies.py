@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import mergelib as ml
-from tests.library.inspection.cases import edit, transformers
+from tests.library.inspection.cases import transformers
 
 tokenizers = pytest.importorskip("tokenizers")
 pytestmark = pytest.mark.filterwarnings("ignore:unrelated models")
@@ -87,15 +87,19 @@ def vocabulary(folder: Path) -> dict[str, int]:
     return rows
 
 
-def by_hand(key: str, token: str, folders: list[Path]) -> Tensor:
-    """The mean of what every model has for a token, the base first."""
+def by_hand(key: str, token: str, folders: list[Path], based: bool) -> Tensor:
+    """The mean of what every model has for a token, or gets from the others."""
     rows = {f: vocabulary(f)[token] for f in folders if token in vocabulary(f)}
     own = {f: ml.load_state_dict(f)[key][row] for f, row in rows.items()}
-    common = own.get(folders[0], torch.stack([*own.values()]).mean(0))
+    common = torch.stack([*own.values()]).mean(0)
+    if based:
+        common = own.get(folders[0], common)
     return torch.stack([own.get(folder, common) for folder in folders]).mean(0)
 
 
-def check(out: Path, folders: list[Path], tokens: list[str], *keys: str) -> None:
+def check(
+    out: Path, folders: list[Path], tokens: list[str], *keys: str, based: bool = False
+) -> None:
     """The result has these tokens in this order, rows as by hand, and loads as it was merged."""
     rows = vocabulary(out)
     assert sorted(rows, key=rows.__getitem__) == tokens
@@ -103,7 +107,7 @@ def check(out: Path, folders: list[Path], tokens: list[str], *keys: str) -> None
     assert json.loads((out / "config.json").read_text())["vocab_size"] == len(state[keys[0]])
     for key in keys:
         for token, row in rows.items():
-            torch.testing.assert_close(state[key][row], by_hand(key, token, folders))
+            torch.testing.assert_close(state[key][row], by_hand(key, token, folders, based))
     model = transformers.AutoModelForCausalLM.from_pretrained(out).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     inputs = tokenizer(TEXT, return_tensors="pt")
@@ -154,7 +158,7 @@ def test_added_tokens(
     ]
     with pytest.raises(ValueError, match=r"has shape .*tokenizer="):
         ml.merge_files("average", folders, tmp_path / "out")
-    with pytest.warns(UserWarning, match=r"drops the rows of 2 tokens of expert 1, .*'<x>', '<y>'"):
+    with pytest.warns(UserWarning, match=r"drops 2 of 11 rows of expert 1, .*'<x>', '<y>'"):
         out = ml.merge_files("average", folders, tmp_path / "out", tokenizer="base")
     check(out, folders, TOKENS, *keys)
     united = ml.merge_files("average", folders, tmp_path / "united", tokenizer="union")
