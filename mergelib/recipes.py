@@ -206,7 +206,7 @@ def _step(content: Lines, path: Path, line: int) -> Step:
         method, values = TRANSLATED[method](values, fault)
     pretrained = None if method in ("average", "slerp") else base
     paths, name = [name for name, _ in own], content.get("name", "")
-    if source := content.get("tokenizer") or content.get("tokenizer_source"):
+    if (source := content.get("tokenizer", content.get("tokenizer_source"))) is not None:
         if isinstance(source, Lines):
             _check(source, ("source",), fault)
             source = source.get("source", "union")

@@ -18,7 +18,7 @@ Places = dict[str | int, int]  # rows by token, or by their own number if they h
 Matching = tuple[dict[str, Checkpoint], Path | None, Files, Places, list[int]]
 
 _PARTIAL = ("tokenizer_config.json", "added_tokens.json")  # list added tokens alone
-_NOT_TOKENS = re.compile(r"pos|wpe|type", re.IGNORECASE)  # tables of positions and of segments
+_NOT_TOKENS = re.compile(r"pos|wpe|type|relative", re.IGNORECASE)  # positions and segments
 _PLAIN = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False) | {"normalized": True}
 _ITEMS = ("the chat template", "tokenizer_config.json: eos_token")
 
