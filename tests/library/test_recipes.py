@@ -219,7 +219,7 @@ HEAD = ["merge_method: ties", BASE, "models:"]
         ([*HEAD, model("a", weight=1, density=2)], "density"),
         (
             [*HEAD, model("a", weight=1), "tokenizer_source: c"],
-            "line 7: tokenizer_source is 'c', e",
+            "tokenizer is 'c', expected one of 'base'",
         ),
         ([*HEAD, model("a", weight=1), "tokenizer:\n  tokens: 3"], "line 8: unknown field tokens"),
         (["- 1"], "line 1: [1], expected merge_method: ..."),
