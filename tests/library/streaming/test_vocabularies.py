@@ -94,27 +94,30 @@ def vocabulary(folder: Path) -> dict[str, int]:
     return rows
 
 
-def by_hand(key: str, token: str, folders: list[Path], based: bool) -> Tensor:
+Read = list[tuple[dict[str, int], State]]
+
+
+def read(folders: list[Path]) -> Read:
+    return [(vocabulary(folder), ml.load_state_dict(folder)) for folder in folders]
+
+
+def by_hand(key: str, token: str, models: Read) -> Tensor:
     """The mean of what every model has for a token, or gets from the others."""
-    rows = {f: vocabulary(f)[token] for f in folders if token in vocabulary(f)}
-    own = {f: ml.load_state_dict(f)[key][row] for f, row in rows.items()}
-    common = torch.stack([*own.values()]).mean(0)
-    if based:
-        common = own.get(folders[0], common)
-    return torch.stack([own.get(folder, common) for folder in folders]).mean(0)
+    own = [state[key][rows[token]] for rows, state in models if token in rows]
+    common = torch.stack(own).mean(0)
+    lacking = [common] * (len(models) - len(own))
+    return torch.stack([*own, *lacking]).mean(0)
 
 
-def check(
-    out: Path, folders: list[Path], tokens: list[str], *keys: str, based: bool = False
-) -> None:
+def check(out: Path, folders: list[Path], tokens: list[str], *keys: str) -> None:
     """The result has these tokens in this order, rows as by hand, and loads as it was merged."""
-    rows = vocabulary(out)
+    rows, models = vocabulary(out), read(folders)
     assert sorted(rows, key=rows.__getitem__) == tokens
     state = ml.load_state_dict(out)
     assert json.loads((out / "config.json").read_text())["vocab_size"] == len(state[keys[0]])
     for key in keys:
         for token, row in rows.items():
-            torch.testing.assert_close(state[key][row], by_hand(key, token, folders, based))
+            torch.testing.assert_close(state[key][row], by_hand(key, token, models))
     model = transformers.AutoModelForCausalLM.from_pretrained(out).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     inputs = tokenizer(TEXT, return_tensors="pt")
@@ -236,13 +239,12 @@ def test_an_encoder_and_decoder(tmp_path: Path) -> None:
         ),
     ]
     out = ml.merge_files("average", folders, tmp_path / "out", tokenizer="union")
-    state = ml.load_state_dict(out)
+    state, models = ml.load_state_dict(out), read(folders)
     for token, row in vocabulary(out).items():
-        expected = by_hand("shared.weight", token, folders, False)
+        expected = by_hand("shared.weight", token, models)
         torch.testing.assert_close(state["shared.weight"][row], expected)
     key = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    one, other = (ml.load_state_dict(folder)[key] for folder in folders)
-    torch.testing.assert_close(state[key], (one + other) / 2)
+    torch.testing.assert_close(state[key], (models[0][1][key] + models[1][1][key]) / 2)
     loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(out)
     assert torch.equal(loaded.get_input_embeddings().weight, state["shared.weight"])
 
