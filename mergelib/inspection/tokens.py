@@ -95,8 +95,9 @@ def _united(
     """Return the entries of files by which the owner's tokenizer has the other models' tokens."""
     folder, rows = folders[owner], read_rows(folders[owner])
     own = [rows[row][0] for row in sorted(rows)]
-    start = sum(file == "tokenizer.json" for _, file in rows.values())
-    if not start or sorted(rows) != [*range(len({*own}))] or len(own) > size:
+    fast = [row for row, (_, file) in rows.items() if file == "tokenizer.json"]
+    start, whole = len(fast), max(fast, default=0) < len(fast)
+    if not whole or sorted(rows) != [*range(len({*own}))] or len(own) > size:
         raise ValueError(
             f"tokenizer='union' cannot extend that of {owner} ({folder}): it needs a "
             "tokenizer.json with tokens numbered from 0 without a gap, and a row for each"

@@ -312,6 +312,11 @@ def test_refusals(tmp_path: Path) -> None:
     )
     refuse("needs a folder as output", a, b, output="out.safetensors", tokenizer="union")
     refuse("needs a folder as output", a, output="out.safetensors", chat_template="experts")
+    gap = save(tmp_path / "gap", TOKENS, padding=5)
+    content = json.loads((gap / "tokenizer.json").read_text())
+    content["model"]["vocab"]["f"] = 11
+    edit(gap / "tokenizer.json", model=content["model"])
+    refuse("numbered from 0 without a gap", gap, b, tokenizer="union")
     square = save(tmp_path / "square", TOKENS[:8])
     refuse("no table of tokens in expert 0 by its name and shape", square, tokenizer="base")
     (b / "tokenizer.json").unlink()
