@@ -22,12 +22,13 @@ from mergelib.messages.refusals import check_mergeable
 from mergelib.messages.renames import explain_names
 from mergelib.messages.warned import warn
 from mergelib.settings import nearest
-from mergelib.statedict import Misfit, StateDict, check_compatible, check_tensor
+from mergelib.statedict import Misfit, StateDict, check_compatible, check_tensor, names_table
 
 Missing = Literal["error", "base", "skip", "experts"]
 Patterns = str | Sequence[str]
 
 _HINT = "; where only heads differ, leave them out with exclude="
+_TOKENS = "; where vocabularies differ, merge files with tokenizer='base' or tokenizer='union'"
 SHOWN = 5  # keys that a message names
 
 
@@ -148,6 +149,9 @@ def select(
             check_compatible(expected, {name: _only(merged, model)}, what, mixed=True)
         except Misfit as error:
             advice = renames[name] if hint else renames[name].replace("rename=", "the names ")
+            tables = filter(names_table, expected.keys() & model.keys())
+            if hint and any(getattr(model[k], "shape", 0) != expected[k].shape for k in tables):
+                hint = _TOKENS
             raise Misfit(f"{error}{advice or hint}") from None
     if reference and not merged:
         raise ValueError(f"nothing to merge: no selected key has one shape in all models{rename}")

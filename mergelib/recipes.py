@@ -29,7 +29,7 @@ from mergelib.streaming import merge_files
 
 OPTIONS = (  # of `mergelib.merge_files`, and of `mergelib.merge_adapters`
     *("include", "exclude", "missing", "rename", "max_shard_size", "dequantise", "is_matrix"),
-    *("as_adapter", "rank"),
+    *("chat_template", "as_adapter", "rank"),
 )
 # What mergekit's files may say besides, without a meaning here.
 WITHOUT_EFFECT = ("int8_mask", "eps")
@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(("parameters", "rename"), (dict, "a mapping")),
     "model": (str, "a path"),
 }
-FIELDS = (*TEXTS, "models", "slices", "parameters", *OPTIONS)
+FIELDS = (*TEXTS, "models", "slices", "parameters", "tokenizer", *OPTIONS)
 MODEL = ("model", "parameters")
 
 Fault = Callable[..., ValueError]  # of a text and a line, by default the merge's first
@@ -190,9 +190,6 @@ def _step(content: Lines, path: Path, line: int) -> Step:
         if not content.get(name):
             raise fault(f"{name} is missing")
     base = content.get("base_model")
-    if (source := content.get("tokenizer_source", "base")) not in ("base", base):
-        at = content.lines["tokenizer_source"]
-        raise fault(f"tokenizer_source is {source!r}: only that of the base is supported", at)
     models: list[tuple[str, dict[str, Any]]] = []
     for each in content["models"]:
         if not isinstance(each, Lines) or "model" not in each:
@@ -228,6 +225,15 @@ def _step(content: Lines, path: Path, line: int) -> Step:
         raise fault(f"is_matrix is {options['is_matrix']!r}, expected is_kernel", at)
     options |= {"is_matrix": is_kernel} if "is_matrix" in options else {}
     paths, name = [name for name, _ in own], content.get("name", "")
+    experts = {path: f"expert {i}" for i, path in enumerate(paths)}
+    if (source := content.get("tokenizer", content.get("tokenizer_source"))) is not None:
+        if isinstance(source, Lines):
+            _check(source, ("source",), fault)
+            source = source.get("source", "union")
+        named = base or source if source == "base" else source
+        options["tokenizer"] = "base" if named == pretrained else experts.get(named, named)
+    if chat := options.get("chat_template"):
+        options["chat_template"] = experts.get(chat, chat)
     layers = content.get("layers")
     return Step(method, paths, pretrained, options, values, name, fault, native, layers)
 

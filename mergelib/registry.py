@@ -139,6 +139,7 @@ class Method:
         for name in hyperparameters:
             if name not in defaults:
                 names = ", ".join(defaults) or "none"
+                names += "; use merge_files" if name in ("tokenizer", "chat_template") else ""
                 raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {names}")
         fitting = check_settings if self.family == "rule" else check_fits
         fitting(self.annotations, hyperparameters)

@@ -29,6 +29,7 @@ from mergelib.inspection.companions import (
     tell_of_companions,
 )
 from mergelib.inspection.layouts import HEAD
+from mergelib.inspection.tokens import match_vocabularies, places_in, read_chat, write_files
 from mergelib.inspection.vocabularies import read_json
 from mergelib.io import (
     DIFFUSION,
@@ -71,6 +72,8 @@ def merge_files(
     rename: Mapping[str, str] | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
+    tokenizer: str | None = None,
+    chat_template: str | None = None,
     is_matrix: IsMatrix = is_matrix,
     max_shard_size: int | str | None = None,
     dequantise: bool = False,
@@ -109,6 +112,13 @@ def merge_files(
         device: where to compute.
         dtype: that of the result's floating tensors, also in the folder's ``config.json``; by
             default that of the pretrained model's (else the first expert's).
+        tokenizer: whose vocabulary the result has, for models in folders with different ones:
+            ``"base"`` (the pretrained model, else the first expert), ``"union"`` (it and all
+            further tokens) or an expert's name or path, whose files an output folder then gets.
+            Rows are matched by token. A token that a model lacks gets the pretrained model's row,
+            or if there is none, the mean of the models that have it.
+        chat_template: whose chat template and end token an output folder gets: ``"experts"`` (which
+            must agree), or an expert's name or path.
         is_matrix: predicate (key, tensor) of what low-rank methods treat as a matrix.
         max_shard_size: bytes, or text like ``"5GB"``, per file of an output folder; by default the
             folder is sharded like the reference.
@@ -145,28 +155,44 @@ def merge_files(
     base = None if pretrained is None else open_model(pretrained, **how)
     checkpoints = {name: open_model(path, base, **how) for name, path in models.items()}
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
+    if rename and tokenizer:
+        raise ValueError(
+            "rename= and tokenizer= do not go together: write the renamed model first, by "
+            "merge_files('average', [model], ..., pretrained=..., rename=...)"
+        )
+    output, single = Path(output), Path(output).suffix == ".safetensors"
+    names = {str(path): name for name, path in models.items()} | {name: name for name in inputs}
+    inputs, own, files, places, sizes = match_vocabularies(inputs, names, tokenizer)
+    base, checkpoints = inputs.get("pretrained"), {name: inputs[name] for name in models}
     source = compare(renamed(checkpoints, base, rename), base, parts, inputs, written)
     reference = next(iter(inputs.values()))
     options: dict[str, Any] = {"device": device, "matrices": is_matrix, "shown": True}
     merged = merge_tensors(chosen, source, hyperparameters, **options)
-    output, single = Path(output), Path(output).suffix == ".safetensors"
     if single and max_shard_size is not None:
         raise ValueError(f"max_shard_size needs a folder as output, not the file {output}")
     check_output(output, inputs, folder=not single, overwrite=overwrite)
     layout = {key: kind.to(source.written(kind)) for key, kind in source.layout.items()}
     shards = _split(reference, layout, max_shard_size)
+    holders = [checkpoints[names[0]] for names in source.selection.owners.values()][:1]
+    folders = {name: folder_of(model) for name, model in checkpoints.items()}
+    candidates = [*map(folder_of, [*holders, *inputs.values()])]
+    if own is not None and (own / "config.json").is_file():  # and not that of an adapter
+        candidates.insert(0, own)
+    origin = None if single else next(filter(None, candidates), None)
+    if origin is not None:
+        check_modules(inputs)
+        chat = read_chat(chat_template, folders, names, places or places_in(origin))
+        if not chat:
+            tell_of_companions(origin, checkpoints)
+    elif chat_template or files:
+        raise ValueError(f"a tokenizer or chat template needs a folder as output, not {output}")
     metadata = {
         "format": "pt",
         **{key: text for key, text in reference.metadata.items() if not _STALE.search(key)},
         **note_ties({key: first for key, first in source.aliases.items() if key in layout}),
         **provenance(method, {**chosen.hyperparameters, **hyperparameters}, parts, inputs),
+        **({"mergelib.tokenizer": tokenizer} if tokenizer else {}),
     }
-    holders = [checkpoints[names[0]] for names in source.selection.owners.values()][:1]
-    folders = map(folder_of, [*holders, *inputs.values()])
-    origin = None if single else next(filter(None, folders), None)
-    if origin is not None:
-        check_modules(inputs)
-        tell_of_companions(origin, checkpoints)
     with staged(output, folder=not single) as target:
         if single:
             write_tensors(target, layout, merged, metadata)
@@ -176,10 +202,20 @@ def merge_files(
             _write_shards(target, stem, layout, shards, merged, metadata)
             if origin is not None:
                 copy_needed(origin, target, modules=True)
-                _settle_config(target, written, dequantise)
+                copy_needed(own or origin, target, modules=True)
+                _settle(target, "vocab", len(places), sizes)
+                write_files(target, files)
+                write_files(target, chat)
+                if written is not None:
+                    _settle(target, r"^(torch_)?dtype$", str(written).removeprefix("torch."))
+                if dequantise:
+                    _settle(target, "^quantization_config$", None)
                 _settle_ties(target)
             fields = {"dtype": written, "max_shard_size": max_shard_size, "is_matrix": is_matrix}
             fields |= {"dequantise": dequantise}
+            for option, value in (("tokenizer", tokenizer), ("chat_template", chat_template)):
+                name = names.get(value or "", "")
+                fields[option] = "base" if name == "pretrained" else models.get(name, value)
             write_card(target, output, [Merge([*models.values()], pretrained, fields, metadata)])
         for checkpoint in inputs.values():
             checkpoint.check()
@@ -318,15 +354,19 @@ def _write_shards(
         (folder / f"{stem}.safetensors.index.json").write_text(index + "\n")
 
 
-def _settle_config(folder: Path, dtype: torch.dtype | None, dequantised: bool) -> None:
-    """Have the configuration name the dtype of the weights, if it does, and no quantisation."""
-    config, name = read_json(folder / "config.json"), str(dtype).removeprefix("torch.")
+def _settle(folder: Path, entry: str, value: object, old: Sequence[int] | None = None) -> None:
+    """Change entries of the configuration and of its parts; if ``old`` is given, such values.
 
-    def settle(part: dict[str, Any]) -> dict[str, Any]:  # also of a model's parts
-        part |= dict.fromkeys({"torch_dtype", "dtype"} & part.keys() if dtype else (), name)
-        return {k: v for k, v in part.items() if k != "quantization_config" or not dequantised}
+    With the value None they are removed.
+    """
 
-    settled = json.loads(json.dumps(config), object_hook=settle)
+    def changed(part: dict[str, Any]) -> dict[str, Any]:
+        names = [k for k, v in part.items() if re.search(entry, k) and (old is None or v in old)]
+        rest = {k: v for k, v in part.items() if k not in names or value is not None}
+        return rest | dict.fromkeys(names if value is not None else (), value)
+
+    config = read_json(folder / "config.json")
+    settled = json.loads(json.dumps(config), object_hook=changed)
     if settled != config:
         (folder / "config.json").write_text(json.dumps(settled, indent=2))
 

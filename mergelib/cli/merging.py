@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
 
 # What a setting may not be, and the option that is meant.
-_SAME = ("output", "pretrained", "include", "exclude", "missing", "rename", "device", "dtype")
+_SAME = ["output", "pretrained", "include", "exclude", "missing", "rename", "device", "dtype"]
+_SAME += ["tokenizer", "chat_template", "max_shard_size", "dequantise", "overwrite"]
 _OPTIONS = {
-    "dequantise": "--dequantise",
-    **{name: f"--{name}" for name in (*_SAME, "overwrite")},
-    "max_shard_size": "--max-shard-size",
+    **{name: f"--{name.replace('_', '-')}" for name in _SAME},
     "is_matrix": "--fold-convolutions",
     "method": "the first argument",
     "experts": "the arguments after the method",
@@ -113,6 +112,12 @@ def merge_command(
     ] = False,
     device: Device = "cpu",
     dtype: Dtype = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Whose vocabulary to write: base, union, or a path.")
+    ] = None,
+    chat_template: Annotated[
+        str | None, typer.Option(help="Whose chat template to write: experts, or a path.")
+    ] = None,
     max_shard_size: Annotated[
         str | None, typer.Option(help="The largest file of an output folder, e.g. 5GB.")
     ] = None,
@@ -140,6 +145,8 @@ def merge_command(
         rename=read_settings(rename, "--rename") or None,
         device=device,
         dtype=dtype,
+        tokenizer=tokenizer,
+        chat_template=chat_template,
         max_shard_size=max_shard_size,
         dequantise=dequantise,
         is_matrix=is_kernel if fold_convolutions else is_matrix,

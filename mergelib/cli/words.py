@@ -6,11 +6,12 @@ import shlex
 
 # What the library calls as a keyword, and the commands as an option of that name.
 _KEYWORD = re.compile(
-    r"(?<![^\s(])(pretrained|include|exclude|missing|device|dtype|overwrite|rank|rename|dequantise)"
-    r"=(True\b|'([^']*)')?"
+    r"(?<![^\s(])(pretrained|include|exclude|missing|device|dtype|tokenizer|overwrite|rank|rename"
+    r"|dequantise)=(True\b|'([^']*)')?"
 )
 _PHRASES = {
     "is_matrix=mergelib.is_kernel": "--fold-convolutions",
+    "chat_template=": "--chat-template=",
     " (to merge_files or load_state_dict)": "",
     "data= or MERGELIB_DATA": "MERGELIB_DATA",
 }

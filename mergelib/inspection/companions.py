@@ -16,6 +16,7 @@ from mergelib.hashing import sha256_of
 from mergelib.inspection.configurations import check_configurations, check_dropped
 from mergelib.inspection.vocabularies import check_labels, check_vocabularies, read_json
 from mergelib.io.checkpoint import WHOLE, split_key
+from mergelib.io.matched import Matched
 from mergelib.messages.warned import warn
 from mergelib.statedict import StateDict
 
@@ -60,7 +61,8 @@ def check_companions(
     check_dropped(next(iter(documents.values())), layout.keys() - kept)
     shapes = {key: tuple(layout[key].shape) for key in merged if key in layout}
     check_labels({name: files.get("config.json", {}) for name, files in documents.items()}, shapes)
-    check_vocabularies({name: folder_of(model) for name, model in models.items()}, shapes)
+    unmatched = {name: model for name, model in models.items() if not isinstance(model, Matched)}
+    check_vocabularies({name: folder_of(model) for name, model in unmatched.items()}, shapes)
 
 
 def _documents(model: object) -> dict[str, dict[str, Any]]:
@@ -125,7 +127,7 @@ def tell_of_companions(origin: Path, experts: Mapping[str, object]) -> None:
     folders = [folder for folder in map(folder_of, experts.values()) if folder is not None]
     if not folders:
         return
-    ours, theirs = _usage(origin), [_usage(folder) for folder in folders]
+    ours, theirs = usage_of(origin), [usage_of(folder) for folder in folders]
     differing = [
         item
         for item in theirs[0]
@@ -137,11 +139,12 @@ def tell_of_companions(origin: Path, experts: Mapping[str, object]) -> None:
         warn(
             f"the experts agree on {' and '.join(differing)}, and {origin}, whose files the result "
             f"gets, differs ({first}: {_short(theirs[0][first])} against {_short(ours[first])}): "
-            f"copy these files from {folders[0]} if the result is to be used as the experts are"
+            f"copy these files from {folders[0]} if the result is to be used as the experts are, "
+            "or pass chat_template='experts' for their chat template and end token"
         )
 
 
-def _usage(folder: Path) -> dict[str, Any]:
+def usage_of(folder: Path) -> dict[str, Any]:
     """Return how a model's folder says that the model is used, by file and entry."""
     tokenizer = read_json(folder / "tokenizer_config.json")
     template = folder / "chat_template.jinja"

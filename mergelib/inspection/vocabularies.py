@@ -37,7 +37,7 @@ def check_vocabularies(folders: Mapping[str, Path | None], shapes: Shapes) -> No
     for name, folder in folders.items():
         if folder is None or not longest:
             continue
-        rows = {row: known for row, known in _rows(folder).items() if row < longest}
+        rows = {row: known for row, known in read_rows(folder).items() if row < longest}
         other = {row: k for row, k in rows.items() if first.get(row, k)[0] != k[0]}
         if other:
             moved = {row: k for row, k in other.items() if places.get(k[0], row) != row}
@@ -51,8 +51,8 @@ def check_vocabularies(folders: Mapping[str, Path | None], shapes: Shapes) -> No
             )
             if moved or 2 * len(other) > shared:
                 raise ValueError(
-                    f"{text}: rows of different tokens would be averaged, so bring the models to "
-                    "one vocabulary, or leave the tables out with exclude="
+                    f"{text}: rows of different tokens would be averaged; tokenizer='base' or "
+                    "tokenizer='union' merges files token by token, exclude= leaves the tables out"
                 )
             warn(f"{text}: the merged tables mix both tokens in this row")
         for row, (token, file) in rows.items():
@@ -68,7 +68,7 @@ def check_vocabularies(folders: Mapping[str, Path | None], shapes: Shapes) -> No
                 )
 
 
-def _rows(folder: Path) -> dict[int, tuple[str, str]]:
+def read_rows(folder: Path) -> dict[int, tuple[str, str]]:
     """Map rows to their token and the file that defines it."""
     rows: dict[int, tuple[str, str]] = {}
     for file in sorted(folder.iterdir(), key=lambda file: (file.name not in _CONTENT, file.name)):
@@ -82,9 +82,8 @@ def _read(file: Path) -> Rows:
     if not file.is_file() or file.suffix not in (".json", ".txt"):
         return {}
     if file.suffix == ".txt":
-        if not _LISTS.search(file.name):
-            return {}
-        return dict(enumerate(file.read_text("utf-8", "replace").splitlines()))
+        lines = file.read_text("utf-8", "replace").removesuffix("\n").split("\n")
+        return dict(enumerate(lines)) if _LISTS.search(file.name) else {}
     content = read_json(file)
     if file.name == "tokenizer.json":
         return _fast(content)

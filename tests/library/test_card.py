@@ -86,7 +86,8 @@ CHANGED: dict[str, Any] = {
 def test_every_option_is_in_the_recipe(models: list[Path], tmp_path: Path) -> None:
     """A new option of `merge_files` belongs into cards and recipes, too."""
     elsewhere = {"method", "experts", "output", "pretrained", "device", "overwrite"}
-    options = {*inspect.signature(ml.merge_files).parameters} - elsewhere - {"hyperparameters"}
+    elsewhere |= {"hyperparameters", "tokenizer", "chat_template"}  # the latter two below
+    options = {*inspect.signature(ml.merge_files).parameters} - elsewhere
     assert options == CHANGED.keys()
     prefixed = {f"module.{key}": value for key, value in ml.load_state_dict(models[1]).items()}
     ml.save_state_dict(prefixed, models[1] / "model.safetensors")

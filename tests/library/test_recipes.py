@@ -369,7 +369,11 @@ HEAD = ["merge_method: ties", BASE, "models:"]
         ),
         ([*HEAD, model("a", weight="[{filter: mlp, value: 1}]")], "no pattern of weights"),
         ([*HEAD, model("a", weight=1, density=2)], "density"),
-        ([*HEAD, model("a", weight=1), "tokenizer_source: union"], "line 7: tokenizer_source is"),
+        (
+            [*HEAD, model("a", weight=1), "tokenizer_source: c"],
+            "tokenizer is 'c', expected one of 'base'",
+        ),
+        ([*HEAD, model("a", weight=1), "tokenizer:\n  tokens: 3"], "line 8: unknown field tokens"),
         (["- 1"], "line 1: [1], expected merge_method: ..."),
         (["merge_method: ties", "models: 3"], "line 2: models is 3, expected a list"),
         (
