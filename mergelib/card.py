@@ -76,7 +76,8 @@ def _document(merge: Merge, names: Mapping[AnyPath, str]) -> str:
     if fields.get("as_adapter"):  # whose header has the rank among them
         fields["rank"] = values.pop("rank")
     fields |= {"name": merge.name, "base_model": names.get(merge.pretrained or "")}
-    fields |= {n: names.get(fields.get(n), fields.get(n)) for n in ("tokenizer", "chat_template")}
+    chosen = [name for name in ("tokenizer", "chat_template") if fields.get(name)]
+    fields |= {name: names.get(fields[name], fields[name]) for name in chosen}  # experts by path
     usual = (None, False, "", "error", is_matrix)
     said = {name: fields[name] for name in sorted(fields) if fields[name] not in usual}
     lines = [f"merge_method: {NATIVE}{merge.notes['mergelib.method']}"]

@@ -211,8 +211,8 @@ def merge_files(
                 if dequantise:
                     _settle(target, "^quantization_config$", None)
                 _settle_ties(target)
-            fields = {"dtype": written, "max_shard_size": max_shard_size, "is_matrix": is_matrix}
-            fields |= {"dequantise": dequantise}
+            fields = dict[str, Any](dtype=written, dequantise=dequantise, is_matrix=is_matrix)
+            fields["max_shard_size"] = max_shard_size
             for option, value in (("tokenizer", tokenizer), ("chat_template", chat_template)):
                 name = names.get(value or "", "")
                 fields[option] = "base" if name == "pretrained" else models.get(name, value)

@@ -70,6 +70,10 @@ class Matrices:
             return self._decide(key, tensor)
         return self._known[key] and tensor.is_floating_point() and min(tensor.shape) > 1
 
+    def stacked(self, key: str, tensor: Tensor) -> bool:
+        """Whether a merge takes a tensor of three dimensions for matrices, one by one."""
+        return self._ours and tensor.dim() == 3 and is_stack(key, tensor)
+
     def note(self, key: str, tensor: Tensor) -> None:
         """Record a tensor if the method left it although it may be made of matrices."""
         if not self._ours or tensor.dim() < 2 or min(tensor.flatten(1).shape) < 2:

@@ -320,7 +320,8 @@ def _merged(
                 tensors = group[0] if group[1] is None else [*group[0], group[1]]
                 watch.add(tensors.__getitem__)
                 del tensors
-                predicate.note(key, merged)
+                if not predicate.stacked(key, merged):
+                    predicate.note(key, merged)
             del group  # so that it is freed before the next load
         elif key in source.selection.owners:
             average = get_method("average")
@@ -354,7 +355,7 @@ def _merge_one(
     group: Group,
     arguments: dict[str, Any],
     device: torch.device | str | None,
-    matrices: IsMatrix,
+    matrices: Matrices,
 ) -> Tensor:
     """Merge one key: average statistics, copy counters, apply the rule to weights."""
     experts, pretrained = group
@@ -372,8 +373,19 @@ def _merge_one(
         if weights is not None:
             weights = proportions(per_expert("weights", weights, len(experts)))
         arguments = {"weights": weights}
-    applies = chosen.elsewhere is None or matrices(key, reference)
-    apply = partial(apply_rule, chosen, applies, experts, pretrained, arguments, target)
+    by_tensor = chosen.elementwise or chosen.rowwise or chosen.prepare is not None
+    whole = by_tensor or not matrices.stacked(key, reference)
+    groups = [group]
+    if not whole:
+        bases = [None] * len(reference) if pretrained is None else pretrained
+        groups = [(list(parts), base) for *parts, base in zip(*experts, bases, strict=True)]
+    part = groups[0][0][0]
+    applies = chosen.elsewhere is None or matrices(key, part) or (not whole and is_matrix("", part))
+
+    def apply(out: torch.dtype) -> Tensor:
+        merged = [apply_rule(chosen, applies, *each, arguments, target, out) for each in groups]
+        return merged[0] if whole else torch.stack(merged)
+
     dtype = source.written(reference)
     with contextlib.suppress(NotFinite):
         return apply(dtype)

@@ -52,18 +52,19 @@ FUSED: dict[str, tuple[int, ...]] = {
 
 @pytest.mark.parametrize("key", FUSED)
 @pytest.mark.parametrize("method", ["cart", "tsv", "iso_c", "low_rank_task_arithmetic"])
-def test_fused_experts_are_named_and_never_folded(method: str, key: str) -> None:
+def test_fused_experts_are_merged_one_by_one(method: str, key: str) -> None:
     states = models({key: FUSED[key], "fc.weight": (6, 6)})
-    base = None if method == "cart" else states[0]
+    apart = [{f"w{i}": part for i, part in enumerate(state[key])} for state in states]
     for decide in (is_matrix, is_kernel):
-        (text,) = heard(partial(ml.merge, method, states[1:], pretrained=base, is_matrix=decide))
-        assert f"stacks of matrices, such as a mixture's experts in one tensor ({key!r})" in text
-        assert "convolution" not in text
-        assert "is_kernel" not in text, "which would be worse"
-        merged = ml.merge(method, states[1:], pretrained=base, is_matrix=decide)
-        plain = "task_arithmetic" if method == "low_rank_task_arithmetic" else "average"
-        expected = ml.merge(plain, states[1:], pretrained=base or states[0])
-        assert torch.equal(merged[key], expected[key])
+        options: dict[str, Any] = {"is_matrix": decide}
+        base = {} if method == "cart" else {"pretrained": states[0]}
+        texts = heard(partial(ml.merge, method, states[1:], **base, **options))
+        assert len(texts) == (len(FUSED[key]) == 2)
+        merged = ml.merge(method, states[1:], **base, **options)[key]
+        base = {} if method == "cart" else {"pretrained": apart[0]}
+        expected = ml.merge(method, apart[1:], **base, **options)
+        assert torch.equal(merged, torch.stack([*expected.values()]))
+        assert all(f"a mixture's experts in one tensor ({key!r})" in text for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +83,7 @@ def test_what_is_no_stack(key: str, shape: tuple[int, ...]) -> None:
 
 
 def test_every_door_names_them(tmp_path: Path) -> None:
-    states = models(
-        {"mlp.experts.up": (4, 8, 16), "x_embedder.weight": (6, 6), "c.w": (4, 3, 2, 2)}
-    )
+    states = models({"mlp.experts.up": (32, 8), "x_embedder.weight": (6, 6), "c.w": (4, 3, 2, 2)})
     model = nn.Linear(6, 6)
     files = [tmp_path / f"{i}.safetensors" for i in range(3)]
     for state, file in zip(states, files, strict=True):
@@ -227,7 +226,7 @@ def tiny(kind: str) -> Any:
     return getattr(transformers, kind)(config)
 
 
-def test_a_mixture_as_modules_names_its_experts() -> None:
+def test_a_mixture_as_modules_is_merged_expert_by_expert() -> None:
     """Transformers 5 keeps them in one tensor in memory, and one by one in folders."""
     models = []
     for seed in range(2):
@@ -236,9 +235,10 @@ def test_a_mixture_as_modules_names_its_experts() -> None:
     keys = [key for key in models[0].state_dict() if "experts." in key]
     if any(".0." in key.split("experts")[1] for key in keys):
         pytest.skip("this version of transformers keeps experts apart")
-    (text,) = heard(lambda: ml.merge("cart", models))
-    assert all(repr(key) in text for key in keys)
-    assert "only where each expert has a key of its own, as in many model folders" in text
+    states = [model.state_dict() for model in models]
+    apart = [{f"w{i}": part for i, part in enumerate(state[keys[0]])} for state in states]
+    merged = ml.merge("cart", models)[keys[0]]
+    assert torch.equal(merged, torch.stack([*ml.merge("cart", apart).values()]))
 
 
 def test_a_t5s_tables_of_positions_are_tables() -> None:

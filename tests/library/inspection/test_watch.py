@@ -12,6 +12,7 @@ from torch import Tensor
 
 import mergelib as ml
 from mergelib.inspection.watch import Watch
+from mergelib.registry import get_method, method_names
 from mergelib.statedict import Misfit
 
 State = dict[str, Tensor]
@@ -172,11 +173,13 @@ def test_layouts_of_a_mixture_are_named(first: bool, tmp_path: Path) -> None:
             assert "'mlp.experts.gate_up_proj'" in text
 
 
-@pytest.mark.parametrize(
-    "method", ["average", "task_arithmetic", "fednova", "wsm", "ties", "consensus"]
-)
+PER_TENSOR = {name for name in method_names() if get_method(name).prepare is not None}
+ONE_BY_ONE = {*method_names()} - PER_TENSOR - {"dare", "della"} | {"ties", "consensus"}
+
+
+@pytest.mark.parametrize("method", sorted(ONE_BY_ONE))
 def test_experts_in_one_tensor_are_merged_as_experts_with_keys(method: str) -> None:
-    """By methods that look at entries alone; others have one value, or matrix, per tensor."""
+    """By methods that neither draw numbers for a tensor nor look through it first."""
 
     def fused(state: State) -> State:
         stacked = torch.stack([state[f"mlp.experts.{i}.up.weight"] for i in range(3)])

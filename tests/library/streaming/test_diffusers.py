@@ -34,7 +34,7 @@ def test_a_component_keeps_its_file_names(tmp_path: Path, shards: int) -> None:
     paths = [tmp_path / name / "unet" for name in "ab"]
     out = merge_files("average", paths, tmp_path / "out")
     files = {f"{STEM}.safetensors"} if shards == 1 else {*names, f"{STEM}.safetensors.index.json"}
-    assert {file.name for file in out.iterdir()} == {*files, "config.json"}
+    assert {file.name for file in out.iterdir()} == {*files, "config.json", "README.md"}
     expected = {key: (value + states[1][key]) / 2 for key, value in states[0].items()}
     assert_same(load_state_dict(out), expected)
     assert_same(merge("average", paths), expected)
