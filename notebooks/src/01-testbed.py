@@ -17,7 +17,7 @@ if importlib.util.find_spec("mergebook") is None:
     subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", SOURCE])
 
 # %% [markdown]
-# # The testbed: tasks, network, heads and splits
+# # The testbed of the experiments
 #
 # The default experiments of this book merge small vision transformers that were fine-tuned from the same pretrained
 # weights. This code loads them with their tasks:
@@ -81,6 +81,7 @@ pairs = {name: plus_minus(*row, 1) for name, row in of_seeds.iterrows()}
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "A merged model can gain what lies between the pretrained network (square) and the expert of each task (diamond). Test accuracy per task, one seed.", "name": "fig-testbed-gap"}, "image": {"alt": "Dot plot with one row per task. In every row the expert is between 17 and 53 points of accuracy to the right of the pretrained network, and a grey bar joins them."}}
 ends = [pretrained.assign(method="pretrained"), own.reset_index().assign(method="individual")]
 figure = accuracy_by_task(pd.concat(ends))
+figure.set_figheight(1.2 + 0.32 * len(suite.tasks))
 points = percent.loc["mean", "individual"] - percent.loc["mean", "pretrained"]
 title = f"Experts are {points:.0f} points above the pretrained network"
 figure.suptitle(title, x=0.01, ha="left", fontsize=13, weight="bold")
@@ -206,7 +207,7 @@ print(inspect.getsource(VisionTransformer))
 #   + \underbrace{2w}_{\text{last norm}}
 # $$ (eq-testbed-parameters)
 #
-# parameters, which agrees with a count:
+# parameters, and a count agrees:
 
 # %% tags=["nbval-check-output"]
 from mergebook.suites.backbones import load_backbone
@@ -272,8 +273,8 @@ right.legend(loc="best", fontsize=10)
 plt.show()
 
 # %% [markdown]
-# None of these data sets is a task of a suite, and none of their images is in a suite. Some tasks are still related
-# to them.
+# None of these data sets is a task of a suite, and none of their images is in a suite. Some tasks are nevertheless
+# related to them.
 #
 # * `glyphs` has rendered **Latin letters and digits** beside Armenian, Lao, N'Ko and others. The backbone has thus
 #   seen the shapes of `mnist`, `emnist_letters` and `notmnist` in print, but never in handwriting or in their fonts.
@@ -360,8 +361,8 @@ assert difference < 1e-3
 pd.Series(asdict(recipe), name="the default recipe").to_frame()
 
 # %% [markdown]
-# The learning rate is small so that experts stay close to $\theta_0$. [](02-averaging-and-task-vectors) shows what
-# happens after rougher training, and without shared initial weights.
+# The learning rate is small because experts must stay close to $\theta_0$ to be combined.
+# [](02-averaging-and-task-vectors) shows what happens after rougher training, and without shared initial weights.
 #
 # `load_zoo` returns the backbone, the heads and all experts. It trains missing experts and caches each under a
 # **fingerprint**, a hash of the task's training data, the backbone, the recipe and the seed, so a cached expert
@@ -420,8 +421,9 @@ percent.rename_axis(columns="%").round(1)
 # paired comparisons even more so. The seeds of training and of the heads add to the noise, so headline results in
 # this book are intervals across seeds.
 #
-# Mean test and validation accuracy are about equal, but held-out faces are only part of the test split, and tasks
-# may cancel each other. Test accuracy is lower by more than the margin of the difference on these tasks:
+# Mean test and validation accuracy are about equal. This does not show that the held-out faces are harmless,
+# because they are only part of the test split, and tasks may cancel each other. Test accuracy is lower by more than
+# the margin of the difference on these tasks:
 
 # %% tags=["hide-input"]
 sizes = {name: len(task.validation) for name, task in suite.tasks.items()}
@@ -501,7 +503,7 @@ pd.DataFrame([paper, rendered, real]).rename_axis(columns="test accuracy, %").ro
 #   `model="resnet18"` and `"mlp"`, which it pretrains briefly.
 # * *Few-shot heads.* Class names encoded by CLIP are better heads than three images. "Pretrained" depends on the
 #   images that were drawn, and seeds average over that.
-# * *Rendered data.* Glyph tasks are more alike than real tasks. The order of methods on `glyphs8` is only a hint.
+# * *Rendered data.* Glyph tasks are alike in ways that real tasks are not. The order of methods on `glyphs8` is a hint.
 #
 # ## Exercises
 #
@@ -593,4 +595,4 @@ table = summary.loc[list(rebuilt), ["pretrained", "individual"]].assign(rebuilt=
 #
 # * Training images make heads and experts, validation images make choices, and test images give results.
 # * Only backbones are merged, and "pretrained" and "individual" are the ends of what merging can reach.
-# * The order of methods transfers better to larger models than the numbers do.
+# * The order of methods, and mechanisms, transfer better to larger models than numbers do.

@@ -110,9 +110,9 @@ assert wide[STUDENT].between(22, 55).all()
 # a quarter to a half of the cases, because it ignores that the tasks are a sample, too.
 #
 # The crossed model leaves out a component that the data do not show, which makes it conservative. It is wrong
-# in only 2 % of cases with pure noise, and in at most 0.2 % if one of four or eight tasks is an outlier, which here
-# differs from the other tasks by ten of their standard deviations. Eight tasks that include such an outlier
-# allow few conclusions about a ninth.
+# in only 2 % of cases with pure noise. It is wrong in at most 0.2 % of cases if one of four or eight tasks is an
+# outlier, which here differs from the other tasks by ten of their standard deviations. Eight tasks that include
+# such an outlier allow few conclusions about a ninth.
 #
 # ## Spreads are compared by mean absolute deviations
 #
@@ -122,13 +122,13 @@ assert wide[STUDENT].between(22, 55).all()
 
 # %% tags=["remove-input"]
 spreads = pd.DataFrame(simulated["spreads"])
-spreads["rule"] = spreads["rule"].str.replace("(before)", "(former rule)", regex=False)
+spreads["rule"] = spreads["rule"].str.replace(" (before)", "", regex=False)
 table = 100 * spreads.pivot(index=["kind", "pairs"], columns="rule", values="error")
 table.rename_axis(columns="error rate, %").round(1)
 
 # %% tags=["remove-cell"]
-assert round(table.loc[("exponential", 30), "Pitman and Morgan (former rule)"]) == 27
-assert table["Pitman and Morgan (former rule)"].max() > 25
+assert round(table.loc[("exponential", 30), "Pitman and Morgan"]) == 27
+assert table["Pitman and Morgan"].max() > 25
 assert table["mean absolute deviations"].max() < 9.5
 
 # %% [markdown]
@@ -150,9 +150,9 @@ assert fractions.loc[5, ["holds", "mixed"]].sum() < 5
 assert fractions.loc[6, "holds"] > 99
 
 # %% [markdown]
-# A claim without any true check fails in fewer than 5 % of cases and never holds. A claim whose sixth
-# check is neither true nor false holds in about 2 % of cases and is mixed in as many. Almost all others are
-# undecided, as they should be.
+# A claim without any true check fails in fewer than 5 % of cases and never holds. A claim whose sixth check is neither
+# true nor false holds in about 2 % of cases and is mixed in as many. Such claims are undecided otherwise, as they
+# should be. A claim whose checks are all true holds in more than 99 % of cases.
 #
 # ```{exercise} Intervals for these tasks and for others (easy)
 # :label: ex-errors-tasks
