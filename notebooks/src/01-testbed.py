@@ -17,30 +17,10 @@ if importlib.util.find_spec("mergebook") is None:
     subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", SOURCE])
 
 # %% [markdown]
-# # The testbed: what the experiments run on
+# # The testbed of the experiments
 #
-# **In one sentence:** every experiment in this book merges small vision transformers that were
-# fine-tuned from one shared backbone on several tasks, under frozen heads, and judges them on
-# pictures that nobody chose anything on; this page shows all the parts and tests that they do what
-# they claim.
-#
-# Merging papers work with CLIP models, eight public data sets and a rack of GPUs. We keep the
-# shape of that experiment and shrink its size, until it runs on a laptop in a minute. A small
-# experiment is only worth its name if one can see through it, so here is the whole apparatus.
-#
-# One property of the protocol should be known from the start: **every model is told which task a
-# picture belongs to.** It is judged under that task's head and never has to find the task itself.
-# The papers do so, and we follow them; [](00-what-merging-is) shows how much harder it is without.
-#
-# **After this page you can**
-#
-# * say which tasks, splits, model and heads stand behind a number in this book;
-# * recompute a head's logits and the model's number of parameters by hand;
-# * read "pretrained", "individual" and "normalised" in a table, with the margin of error;
-# * tell what this testbed cannot show.
-#
-# **Before you start:** [](00-what-merging-is). **Time:** 20 minutes to read, about half
-# a minute to run once the experts are cached (a minute or two more the first time).
+# The default experiments of this book merge small vision transformers that were fine-tuned from the same pretrained
+# weights. This code loads them with their tasks:
 
 # %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
@@ -48,49 +28,113 @@ PROFILE = "default"
 SEED = 0
 DEVICE = "cpu"
 
-# %% [markdown]
-# ## The tasks
-#
-# A **suite** is a named family of tasks. Seven families share one interface:
-#
-# | suite | what it holds | where it runs |
-# |---|---|---|
-# | `digits2` | scikit-learn's handwritten digits, cut into two tasks | anywhere, in seconds |
-# | `glyphs8`, `14`, `20` | scripts and symbol sets, rendered from fonts | anywhere, without a download |
-# | `vision8`, `14`, `20` | real pictures: digits, clothes, signs, satellite images and more | where the data is, or with a network |
-# | `imagenet8`, `14`, `20` | the same pictures, for EfficientNet-Lite0 with ImageNet weights ([](#run-real)) | likewise, with the extra `real` |
-# | `sentences8` | sentences to classify, for the encoder MiniLM ([](#run-real)) | likewise |
-# | `text4` | texts in four languages, for a small GPT ([](#run-text)) | where the data is, or with a network |
-# | `clip8`, `14`, `20` | the papers' own tasks and public experts ([](#run-clip)) | with a network and a GPU |
-#
-# The default of every notebook is `glyphs8`. Its pictures are drawn on the spot from the DejaVu
-# fonts that come with matplotlib, so nothing is downloaded, and a seed decides what is drawn.
-# Every picture of the first three, rendered or real, is a colour image of $32 \times 32$ pixels.
-
 # %%
 import mergelib as ml
-from mergebook import Recipe, load_suite, load_zoo
-from mergebook.plots import use_style
+from mergebook import load_suite, load_zoo
 
-use_style()
 suite = load_suite(SUITE, seed=SEED, profile=PROFILE)
+zoo = load_zoo(suite, device=DEVICE)
+pretrained = ml.evaluate(zoo.model, zoo.pretrained, zoo.heads, suite)
+
+# %% tags=["remove-cell"]
+from dataclasses import asdict, replace
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+from IPython.display import Markdown, display
+
+from mergebook import Recipe, plots
+from mergebook.lab import comparison
+from mergebook.lab.comparison import individual
+from mergebook.lab.results import load_table
+from mergebook.lab.statistics import over_seeds, paired, plus_minus
+from mergebook.plots import accuracy_by_task
+from mergebook.suites.registry import known_suites
+
+plots.use_style()
+
+# %% tags=["remove-cell"]
+base = pretrained.set_index("task")["accuracy"]
+own = individual(zoo).set_index("task")
+summary = pd.DataFrame(
+    {
+        "chance": {name: 1 / len(task.class_names) for name, task in suite.tasks.items()},
+        "pretrained": base,
+        "individual": own["accuracy"],
+        "margin": 1.96 * (own["accuracy"] * (1 - own["accuracy"]) / own["n"]) ** 0.5,
+        "validation": individual(zoo, "validation").set_index("task")["accuracy"],
+    }
+).loc[list(suite.tasks)]
+summary.loc["mean"] = summary.mean()
+summary.loc["mean", "margin"] = (summary["margin"][:-1] ** 2).sum() ** 0.5 / len(suite.tasks)
+percent = 100 * summary
+
+# %% tags=["remove-cell"]
+measured = load_table("vision8-baselines").query("method in ['pretrained', 'individual']")
+mean = measured.groupby(["method", "task"])["accuracy"].mean().unstack("method")
+mean = mean.loc[list(known_suites()["vision8"]), ["pretrained", "individual"]]
+of_seeds = 100 * over_seeds(measured, "method")
+gap = 100 * paired(measured, {"gap": ("individual", "pretrained")}).loc["gap"]
+pairs = {name: plus_minus(*row, 1) for name, row in of_seeds.iterrows()}
+
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "A merged model can gain what lies between the pretrained network (square) and the expert of each task (diamond). Test accuracy per task, one seed.", "name": "fig-testbed-gap"}, "image": {"alt": "Dot plot with one row per task. In every row the expert is between 17 and 53 points of accuracy to the right of the pretrained network, and a grey bar joins them."}}
+ends = [pretrained.assign(method="pretrained"), own.reset_index().assign(method="individual")]
+figure = accuracy_by_task(pd.concat(ends))
+figure.set_figheight(1.2 + 0.32 * len(suite.tasks))
+points = percent.loc["mean", "individual"] - percent.loc["mean", "pretrained"]
+title = f"Experts are {points:.0f} points above the pretrained network"
+figure.suptitle(title, x=0.01, ha="left", fontsize=13, weight="bold")
+plt.show()
+
+# %% tags=["remove-input"]
+display(
+    Markdown(f"""
+* **The gap between pretrained network and experts is {points:.1f} points on `{SUITE}`**, from
+  {percent.loc["mean", "pretrained"]:.1f} to {percent.loc["mean", "individual"]:.1f} ± {percent.loc["mean", "margin"]:.1f} % (one seed, 95 % margin of the test images).
+* **On real images (`vision8`) it is {plus_minus(*gap, 1)} points**, from {pairs["pretrained"]} to {pairs["individual"]} % (95 % intervals across
+  {measured["seed"].nunique()} seeds).
+* **The network has {sum(p.numel() for p in zoo.model.parameters()) / 1e6:.1f} million parameters.** This page runs on a laptop in half a minute, plus one
+  or two minutes the first time, when it trains the experts.
+""")
+)
 
 # %% [markdown]
-# Each task draws its script in a **medium of its own**: chalk, neon, carved wood, a watermark.
-# That matters for merging. Were all tasks drawn alike, one expert would serve them all; as it is,
-# tasks differ in *what* is to be told apart and in *how* it looks, as street signs differ from
-# satellite images. Glyphs are also turned, sheared, shifted, bent and crowded by neighbours, as
-# letters in a line of text are.
+# **Use it when** you want to understand a method, compare methods under equal conditions, or test an idea within
+# minutes. **Don't use it** to predict the gain on your own checkpoints; merge those instead. **You need first:**
+# [](00-what-merging-is).
+#
+# All accuracies assume, as in the papers, that **the task of each image is known**, which determines the head.
+# [](00-what-merging-is) shows how much harder merging is otherwise.
+#
+# ## Seven families of tasks share one interface
+#
+# A **suite** is a named family of tasks:
+#
+# | suite | tasks | needs |
+# |---|---|---|
+# | `digits2` | scikit-learn's handwritten digits, split into two tasks | nothing; runs in seconds |
+# | `glyphs8`, `14`, `20` | scripts and symbol sets, rendered from fonts | nothing; no download |
+# | `vision8`, `14`, `20` | real images: digits, clothes, signs, satellite images and more | prepared data, or a network connection |
+# | `imagenet8`, `14`, `20` | the same images, for EfficientNet-Lite0 with ImageNet weights ([](#run-real)) | the same, and the extra `real` |
+# | `sentences8` | sentences to classify, for the encoder MiniLM ([](#run-real)) | the same, and the extra `real` |
+# | `text4` | texts in four languages, for a small GPT ([](#run-text)) | prepared data, or a network connection |
+# | `clip8`, `14`, `20` | the papers' own tasks and public experts ([](#run-clip)) | a network connection and a GPU |
+#
+# The default is `glyphs8`. Its images are rendered from the DejaVu fonts of matplotlib, and a seed determines them.
+# All images of the first three families are colour images of $32 \times 32$ pixels.
+#
+# Each task renders its script in a **different medium**, such as chalk, neon, carved wood or a watermark. Tasks
+# therefore differ in shapes *and* in appearance, as street signs differ from satellite images. Otherwise one expert
+# would serve them all. Glyphs are also rotated, sheared, shifted, bent and crowded by neighbours, as in a line of
+# text.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "The tasks of the suite: one row per task, each picture from another class. Scripts and symbol sets differ in their shapes, and each has a medium of its own.", "name": "fig-testbed-tasks"}, "image": {"alt": "A contact sheet with one row of twelve small pictures for each of eight tasks: every row shows other characters and is drawn in another material, so that rows are told apart at a glance, while the pictures within a row share their look."}}
-import matplotlib.pyplot as plt
-import torch
-
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Tasks differ in their shapes and in their medium. One row per task of the suite, with images of different classes.", "name": "fig-testbed-tasks"}, "image": {"alt": "Eight rows of twelve small images, one row per task. Every row shows other characters in another material."}}
 COLUMNS, GAP = 12, 2
 
 
 def strip(task):
-    """A row of pictures: classes in turn, another example when the classes run out."""
+    """Return a row of images: classes in turn, further examples when the classes run out."""
     classes, tiles = len(task.class_names), []
     for column in range(COLUMNS):
         members = (task.train.labels == column % classes).nonzero().flatten()
@@ -108,18 +152,17 @@ for ax, (name, task) in zip(axes, suite.tasks.items(), strict=True):
 plt.show()
 
 # %% [markdown]
-# ## What is chosen on which split
+# ## Three splits: training, choosing and reporting
 #
-# Three splits of every task have three jobs, and no picture has two of them:
+# Each task has three splits, and no image is in two of them.
 #
-# * **train**: the examples behind the frozen heads, and the fine-tuning of the experts;
-# * **validation**: every choice a merging method leaves open, such as its scale or rank;
-# * **test**: the number that is reported, looked at once the choices are made.
+# * **Training images** build the frozen heads and fine-tune the experts.
+# * **Validation images** determine what a merging method leaves open, such as its scale or rank.
+# * **Test images** give the reported number, after all choices are made.
 #
-# For rendered tasks there is one more hurdle. Where at least three faces of the font have a glyph
-# (upright, bold, slanted, …), **one face is kept out of training and validation and joins in the
-# test split only.** So some test pictures show a letter shape that the expert has never seen. A
-# table below compares validation and test accuracy, task by task.
+# Rendered tasks have one more restriction. If at least three faces of the font (upright, bold, slanted, …) have a
+# glyph, **one of them occurs in the test split only**. Some test images thus show a shape that the expert has never
+# seen.
 
 # %% tags=["nbval-check-output"]
 for name, task in suite.tasks.items():
@@ -127,9 +170,8 @@ for name, task in suite.tasks.items():
     print(f"{name:<10} {len(task.class_names):>3} classes, train/validation/test: {sizes}")
 
 # %% [markdown]
-# The suite carries a SHA-256 hash of everything it drew or read, and results are stored with these
-# hashes. If two machines show different numbers, the hashes tell whether the data was the same. A
-# first test of trust: draw a task again, and compare.
+# Results are stored with SHA-256 hashes of all data that were rendered or read, so that two machines can compare
+# their data. Rendering a task again must give the same bytes:
 
 # %% tags=["nbval-check-output"]
 first = next(iter(suite.tasks))
@@ -137,14 +179,12 @@ again = load_suite(SUITE, seed=SEED, profile=PROFILE, tasks=[first])
 print("drawn twice, the same bytes:", set(again.sources.items()) <= set(suite.sources.items()))
 
 # %% [markdown]
-# ## The model
+# ## The network: a small vision transformer
 #
-# The backbone is a small **vision transformer** {cite}`dosovitskiy2021image`. It differs from the
-# textbook in one place: the picture is not cut into flat patches but goes through three
-# convolutions of stride 2, which turn $32 \times 32$ pixels into $4 \times 4 = 16$ tokens. Such a
-# convolutional stem makes small transformers far easier to train {cite}`xiao2021early`. The
-# features of a picture are the mean of its 16 normalised tokens. There is no classifier on top:
-# heads belong to tasks, and this model is what the tasks share.
+# The backbone is a **vision transformer** {cite}`dosovitskiy2021image` with a convolutional stem. Three
+# convolutions of stride 2, instead of flat patches, turn $32 \times 32$ pixels into $4 \times 4 = 16$ tokens, which
+# makes small transformers far easier to train {cite}`xiao2021early`. The features of an image are the mean of its
+# 16 normalised tokens. The backbone has no classifier, because heads belong to tasks.
 
 # %% tags=["hide-output"]
 import inspect
@@ -155,10 +195,9 @@ print(inspect.getsource(Block))
 print(inspect.getsource(VisionTransformer))
 
 # %% [markdown]
-# How many parameters is that? With width $w$, the convolutions have $w/4$, $w/2$ and $w$ channels
-# and $3 \times 3$ kernels. A block has $12 w^2$ entries in its four matrices ($3w^2$ for queries,
-# keys and values in one, $w^2$ for the projection, $4w^2$ twice for the multilayer perceptron) and
-# $13 w$ in biases and norms. Adding 16 positions and the last norm, a model of depth $d$ has
+# With width $w$, the convolutions have $w/4$, $w/2$ and $w$ channels and $3 \times 3$ kernels. A block has $12 w^2$
+# entries in its four matrices ($3w^2$ for queries, keys and values, $w^2$ for the projection, $4w^2$ twice for the
+# multilayer perceptron) and $13 w$ in biases and norms. Adding 16 positions and the last norm, depth $d$ gives
 #
 # $$
 # n = \underbrace{9\left(3\cdot\tfrac w4 + \tfrac w4\cdot\tfrac w2 + \tfrac w2\cdot w\right)
@@ -168,8 +207,7 @@ print(inspect.getsource(VisionTransformer))
 #   + \underbrace{2w}_{\text{last norm}}
 # $$ (eq-testbed-parameters)
 #
-# parameters. The next cell evaluates the formula and then counts, which is our first check against
-# a known value.
+# parameters, and a count agrees:
 
 # %% tags=["nbval-check-output"]
 from mergebook.suites.backbones import load_backbone
@@ -183,14 +221,11 @@ print(f"width {w}, depth {d}: {formula:,} by the formula, {counted:,} counted")
 assert formula == counted
 
 # %% [markdown]
-# Several methods of this book treat **matrices** in a special way, since only a matrix has singular
-# values. `is_matrix` decides: two dimensions, both above 1, and no table of positions or words. The
-# next cell lists what it finds. The fused `qkv` weight counts as one matrix, as it does in the
-# papers' code; everything else (convolutions, positions, norms, biases) is no matrix.
+# Several methods treat **matrices** in a special way, because only a matrix has singular values. `is_matrix`
+# selects tensors with two dimensions, both above 1, except tables of positions or words. The fused `qkv` weight
+# counts as one matrix, as in the papers' code. Convolutions, norms and biases do not count.
 
 # %% tags=["hide-input", "nbval-check-output"]
-import pandas as pd
-
 from mergelib.statedict import is_matrix
 
 rows = [
@@ -204,17 +239,15 @@ rows = [
     for key, p in backbone.state_dict().items()
 ]
 table = pd.DataFrame(rows).groupby(["parameter", "shape", "full rank"], sort=False).sum()
-table["share"] = (table["parameters"] / counted).map("{:.1%}".format)
+table["fraction"] = (table["parameters"] / counted).map("{:.1%}".format)
 table.sort_values("parameters", ascending=False).reset_index()
 
 # %% [markdown]
-# ## The backbone, and what it has seen
+# ## Pretraining uses related data, but none of the tasks
 #
-# All experts grow from one set of **pretrained weights** $\theta_0$, which ship with the package as
-# half-precision numbers. They were made by the project itself: one model, trained on several
-# labelled sets at once, with a linear classifier for each set that is thrown away afterwards. The
-# record of that run ships beside the weights, and here it is. (Its training loss is measured on
-# distorted pictures and with smoothed labels, so it could not fall to zero.)
+# All experts start from the same **pretrained weights** $\theta_0$, which come with the package in half precision.
+# The project trained them in one run on several labelled data sets, each with a linear classifier that was
+# discarded afterwards. The record of this run comes with the package, too:
 
 # %%
 import json
@@ -225,47 +258,40 @@ record = json.loads((assets / "vit.json").read_text())
 log = pd.DataFrame(record["log"]).set_index("epoch")
 print("trained on", ", ".join(record["sources"]), "with", record["recipe"]["optimiser"])
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Pretraining of the shipped backbone, from its own log: training loss per epoch (left), and accuracy on held-out pictures of each pretraining set (right), measured every five epochs.", "name": "fig-testbed-pretraining"}, "image": {"alt": "Two panels over the epochs of pretraining. The training loss falls in every epoch and flattens towards the end. Accuracy on held-out pictures rises throughout, to above eighty percent for rendered glyphs and Omniglot, and to about twenty percent for Tiny ImageNet with its two hundred classes."}}
-from mergebook.plots import COLOURS
-
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "Pretraining improves until the last epoch. Training loss per epoch (left), and accuracy on held-out images of each pretraining set every five epochs (right). The loss is measured on distorted images with smoothed labels, so it cannot fall to zero.", "name": "fig-testbed-pretraining"}, "image": {"alt": "The training loss falls in every epoch and flattens. Held-out accuracy rises throughout, to above 80 % for rendered glyphs and Omniglot, and to about 20 % for the two hundred classes of Tiny ImageNet."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.6))
-left.plot(log.index, log["loss"], "o-", color=COLOURS["individual"], markersize=4)
-left.set(xlabel="epoch", ylabel="nats a picture", title="Training loss", ylim=(0, None))
+left.plot(log.index, log["loss"], "o-", color=plots.BLACK, markersize=4)
+left.set(xlabel="epoch", ylabel="nats per image", title="Training loss", ylim=(0, None))
 for column, shade in zip(
     [c for c in log if c.startswith("accuracy/")], ("ties", "task_arithmetic", "cart"), strict=False
 ):
     seen = log[column].dropna()
     name = column.removeprefix("accuracy/")
-    right.plot(seen.index, 100 * seen, "o-", color=COLOURS[shade], label=name)
+    right.plot(seen.index, 100 * seen, "o-", color=plots.COLOURS[shade], label=name)
 right.set(xlabel="epoch", ylabel="%", title="Held-out accuracy", ylim=(0, 100))
 right.legend(loc="best", fontsize=10)
 plt.show()
 
 # %% [markdown]
-# None of these sets is a task of a suite, and none of their pictures is in one. That does not make
-# every task *wholly* new, and honesty asks for the details:
+# None of these data sets is a task of a suite, and none of their images is in a suite. Some tasks are nevertheless
+# related to them.
 #
-# * the set `glyphs` contains rendered **Latin letters and digits** beside Armenian, Lao, N'Ko and
-#   others. So `mnist`, `emnist_letters` and `notmnist` show shapes that the backbone has met in
-#   print, though never in handwriting or in these data sets' fonts;
-# * `omniglot` is handwriting in other alphabets, which helps with `kmnist` and the glyph suites;
-# * Tiny ImageNet {cite}`le2015tiny` has animals and vehicles, as `cifar10` has;
-# * the glyph tasks use scripts that pretraining leaves out, and media it has never seen. What it
-#   *has* seen is other glyphs of the same fonts, one colour on another, plain, blurred or noisy.
+# * `glyphs` has rendered **Latin letters and digits** beside Armenian, Lao, N'Ko and others. The backbone has thus
+#   seen the shapes of `mnist`, `emnist_letters` and `notmnist` in print, but never in handwriting or in their fonts.
+# * `omniglot` is handwriting in other alphabets, which helps with `kmnist` and the glyph suites.
+# * Tiny ImageNet {cite}`le2015tiny` has animals and vehicles, as `cifar10` does.
+# * The scripts and media of glyph tasks are not in pretraining. Other glyphs of the same fonts are, in one colour on
+#   another, plain, blurred or noisy.
 #
-# CLIP, the backbone of the papers, has seen far more of its tasks than that
-# {cite}`radford2021learning`. In both worlds the shared start is what makes merging possible, a
-# point that [](02-averaging-and-task-vectors) tests.
-
-# %% [markdown]
-# ## Frozen heads from a few pictures
+# CLIP, the backbone of the papers, has seen far more of its tasks {cite}`radford2021learning`. Merging is possible
+# with both because experts share their initial weights, which [](02-averaging-and-task-vectors) tests.
 #
-# To classify, features need a head. If every task trained its own, experts could differ in the
-# head alone, and it would be unclear what to merge. The papers avoid this by CLIP's text encoder:
-# the head is the encoded class names, and it is frozen. We have no text encoder, so we take a few
-# pictures instead. Let $f(x;\theta)$ be the features of picture $x$, and let
-# $\hat f = f / \lVert f \rVert$. With $K$ pictures $S_c$ of each class $c$, drawn from the training
-# split, the weight of class $c$ and its logit for a picture are
+# ## Frozen heads are built from three images per class
+#
+# If every task trained its own head, experts could differ in the head alone, and it would be unclear what to merge.
+# The papers therefore freeze the head, which consists of class names encoded by CLIP's text encoder. We have no
+# text encoder and use a few images instead. Let $f(x;\theta)$ be the features of image $x$, and $\hat f = f /
+# \lVert f \rVert$. The weight of class $c$ and its logit are, with $K$ training images $S_c$ per class,
 #
 # $$
 # w_c = \frac1K \sum_{x \in S_c} \hat f(x; \theta_0),
@@ -273,9 +299,9 @@ plt.show()
 # z_c(x;\theta) = s \cdot \cos\bigl(f(x;\theta),\, w_c\bigr).
 # $$ (eq-testbed-head)
 #
-# The class weights are built from the **pretrained** features, once, and never change. The number
-# $s$ is an inverse temperature: cosines lie between $-1$ and $1$, too close together for a softmax.
-# This is the code that builds and applies a head:
+# The class weights are computed once, from the **pretrained** features, and never change. The inverse temperature
+# $s$ is needed because cosines lie between $-1$ and $1$, too close together for a softmax. This code builds and
+# applies a head:
 
 # %% tags=["hide-output"]
 from mergebook.suites.heads import few_shot_head
@@ -285,16 +311,14 @@ print(inspect.getsource(few_shot_head))
 print(inspect.getsource(Head))
 
 # %% [markdown]
-# The zoo, introduced below, has built these heads already. A second check against a known value:
-# build the head of the first task by Equation {eq}`eq-testbed-head` in plain steps, and compare
-# its logits on a hundred pictures.
+# The next cell builds the head of the first task by Equation {eq}`eq-testbed-head`, in plain steps, and compares
+# its logits with the zoo's on a hundred images.
 
 # %%
 import torch.nn.functional as F
 
 from mergebook.suites.models import scale_pixels
 
-zoo = load_zoo(suite, device=DEVICE)
 recipe, task = Recipe(), suite.tasks[first]
 shuffled = torch.randperm(len(task.train), generator=torch.Generator().manual_seed(SEED))
 with torch.no_grad():
@@ -313,46 +337,36 @@ print(f"{tuple(by_hand.shape)} logits by hand and by the package agree:", differ
 assert difference < 1e-3
 
 # %% [markdown]
-# From here on three words have a fixed meaning in every table:
+# Three words have a fixed meaning in every table:
 #
-# * **pretrained**: $\theta_0$ under the frozen heads. It knows a few examples of each class and
-#   nothing else, so it is weak, but it is honest: nothing was tuned.
-# * **individual**: each expert $\theta_t$ on its own task $t$. It takes $T$ models to get it.
-# * **normalised** accuracy: that of a merged model, divided by the expert's on the same task.
+# * **Pretrained** is $\theta_0$ under the frozen heads. It knows a few examples of each class, and nothing was tuned.
+# * **Individual** is each expert $\theta_t$ on its own task $t$, which requires $T$ models.
+# * **Normalised** accuracy is a merged model's accuracy divided by the expert's on the same task.
 #
-# Merging tries to reach *individual* with one model. The gap between the first two is the room it
-# has.
-
-# %% [markdown]
-# ## Fine-tuning, and the zoo
+# ## Experts are fine-tuned with one recipe
 #
-# An expert is the backbone, trained further on one task's training split $D_t$ by minimising the
+# An expert is the backbone, trained from $\theta_0$ on one task's training split $D_t$. Training minimises the
 # cross-entropy under the frozen head,
 #
 # $$
 # \theta_t \approx \arg\min_\theta \ell_t(\theta), \qquad
 # \ell_t(\theta) = -\frac{1}{|D_t|} \sum_{(x,y)\in D_t}
-#   \log \frac{\exp z_y(x;\theta)}{\sum_c \exp z_c(x;\theta)},
+#   \log \frac{\exp z_y(x;\theta)}{\sum_c \exp z_c(x;\theta)}.
 # $$ (eq-testbed-loss)
 #
-# starting at $\theta_0$. All parameters of the backbone move, and the head does not. The recipe is
-# AdamW {cite}`loshchilov2019decoupled` with a short warm-up and a cosine decay, the same for every
-# task:
+# All parameters of the backbone are trained, and the head is not. Every task uses AdamW
+# {cite}`loshchilov2019decoupled` with a short warm-up and a cosine decay:
 
 # %%
-from dataclasses import asdict
-
 pd.Series(asdict(recipe), name="the default recipe").to_frame()
 
 # %% [markdown]
-# The learning rate is small on purpose. Experts have to stay near their common start, or their
-# weights cannot be combined; [](02-averaging-and-task-vectors) shows what a rougher training does,
-# and what happens to models that do not share a start at all.
+# The learning rate is small because experts must stay close to $\theta_0$ to be combined.
+# [](02-averaging-and-task-vectors) shows what happens after rougher training, and without shared initial weights.
 #
-# `load_zoo` returns the backbone, the heads and all experts. It trains what is missing and keeps
-# every expert as a file in a cache, named by a **fingerprint**: a hash of the task's training data,
-# the backbone, the recipe and the seed. Change any of them and a new expert is trained; change none
-# and the file is read. So a cached expert can never belong to another experiment.
+# `load_zoo` returns the backbone, the heads and all experts. It trains missing experts and caches each under a
+# **fingerprint**, a hash of the task's training data, the backbone, the recipe and the seed, so a cached expert
+# never belongs to another experiment.
 
 # %% tags=["nbval-check-output"]
 from mergelib.io import load_state_dict
@@ -362,93 +376,65 @@ same = all(torch.equal(stored[key], zoo.experts[first][key].cpu()) for key in st
 print(f"{len(zoo.experts)} experts; the file holds the expert, bit for bit: {same}")
 
 # %% [markdown]
-# ## Judging models
+# ## Each expert is good at its own task only
 #
-# `evaluate` takes one state dict and returns one row per task: accuracy, loss, and the counts
-# behind them. It never touches the model's own weights, and it is deterministic.
+# `ml.evaluate` takes one state dict and returns accuracy, loss and counts, with one row per task. It leaves the
+# model's own weights unchanged and is deterministic.
 
 # %%
-pretrained = ml.evaluate(zoo.model, zoo.pretrained, zoo.heads, suite)
 pretrained.set_index("task").round(3)
 
 # %% [markdown]
-# `evaluate_many` does the same for a whole grid of candidates, with the pictures kept on the device
-# and one network reused for all; every sweep in this book is one call of it. As an example we ask
-# of *every* expert how it does on *every* task, on 200 test pictures of each.
+# `ml.evaluate_many` does the same for a grid of candidates, with the images kept on the device and one network
+# reused. Every sweep in this book is one such call. The next cell evaluates *every* expert on 200 test images of
+# *every* task.
 
 # %%
-from mergebook.lab import comparison
-
 models = {**zoo.experts, "pretrained": zoo.pretrained}
 few = comparison.first(suite, test=200)
 everyone = ml.evaluate_many(zoo.model, models, zoo.heads, few)
 grid = everyone.pivot(index="candidate", columns="task", values="accuracy")
 grid = grid.loc[list(models), list(suite.tasks)]
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "Test accuracy in % of every expert (rows) on 200 pictures of every task (columns); the last row is the pretrained backbone. On its own task (the diagonal) an expert is far ahead of the backbone, on the others it is about level or falls behind.", "name": "fig-testbed-experts"}, "image": {"alt": "A square heat map of experts against tasks. The diagonal stands out brightly, far above the pretrained backbone in the last row; off the diagonal accuracies are at about the level of the backbone or below it, in every column."}}
-from mergebook.plots import heat_map
-
+# %% tags=["hide-input"] mystnb={"figure": {"caption": "An expert is far better than the pretrained backbone (last row) on its own task (the diagonal), and about as good or worse on the others. Test accuracy in %, on 200 images per task (columns).", "name": "fig-testbed-experts"}, "image": {"alt": "Square heat map of experts against tasks. The diagonal is bright, far above the last row. All other values are close to the last row of their column or below it."}}
 figure, ax = plt.subplots(figsize=(7.4, 6.2))
-heat_map(100 * grid, ax, low=0, high=100, digits=0, bar="test accuracy, %")
-ax.set(xlabel="judged on", ylabel="expert in")
+plots.heat_map(100 * grid, ax, low=0, high=100, digits=0, bar="test accuracy, %")
+ax.set(xlabel="task of the test images", ylabel="task of the expert")
 plt.show()
 
 # %% [markdown]
-# The diagonal of this table is "individual". The next table has it for all test pictures, and beside
-# it the accuracy on validation pictures, what guessing would score, and a **margin of error**. A test split of $n$ pictures is a sample:
-# if a model is right with probability $p$ on any picture, the measured share has standard
-# deviation $\sqrt{p(1-p)/n}$, so 95 % of the time it is off by less than
+# ## The margin of error is two to four points per task
+#
+# The next table uses all test images. It adds validation accuracy, the accuracy of guessing (chance), and a
+# **margin of error**. If a model is right with probability $p$, the fraction measured on $n$ images has standard
+# deviation $\sqrt{p(1-p)/n}$, so in 95 % of samples its error is less than
 #
 # $$
 # m = 1.96 \sqrt{\frac{p\,(1-p)}{n}} .
 # $$ (eq-testbed-margin)
 
-# %%
-from mergebook.lab.comparison import individual
-
-base = pretrained.set_index("task")["accuracy"]
-own = individual(zoo).set_index("task")
-summary = pd.DataFrame(
-    {
-        "chance": {name: 1 / len(task.class_names) for name, task in suite.tasks.items()},
-        "pretrained": base,
-        "individual": own["accuracy"],
-        "margin": 1.96 * (own["accuracy"] * (1 - own["accuracy"]) / own["n"]) ** 0.5,
-        "validation": individual(zoo, "validation").set_index("task")["accuracy"],
-    }
-).loc[list(suite.tasks)]
-summary.loc["mean"] = summary.mean()
-summary.loc["mean", "margin"] = (summary["margin"][:-1] ** 2).sum() ** 0.5 / len(suite.tasks)
-(100 * summary).round(1)
+# %% tags=["hide-input"]
+percent.rename_axis(columns="%").round(1)
 
 # %% [markdown]
-# Read the margins before you compare methods: on *one* task of this size, a difference of two
-# points is within the noise, while a mean over all tasks is much sharper, and paired comparisons
-# sharper still. The seeds of training and of the heads are another source of chance, so headline
-# results in this book are intervals over seeds.
+# A difference of two points on *one* task is thus within the noise. Means over all tasks are more precise, and
+# paired comparisons even more so. The seeds of training and of the heads add to the noise, so headline results in
+# this book are intervals across seeds.
 #
-# Do the faces that were kept out trip the experts? The means over tasks are about equal on test and
-# validation pictures, but that cannot tell: those faces are only a part of the test split, and
-# tasks may cancel. Here is where test accuracy falls behind by more than the margin of the
-# difference:
+# Mean test and validation accuracy are about equal. This does not show that the held-out faces are harmless,
+# because they are only part of the test split, and tasks may cancel each other. Test accuracy is lower by more than
+# the margin of the difference on these tasks:
 
-# %%
+# %% tags=["hide-input"]
 sizes = {name: len(task.validation) for name, task in suite.tasks.items()}
 part = summary.loc[list(sizes)]
 spread = part["validation"] * (1 - part["validation"]) / pd.Series(sizes)
 margin = (1.96**2 * spread + part["margin"] ** 2) ** 0.5
 behind = part["validation"] - part["individual"] > margin
-print("behind on test:", ", ".join(part.index[behind]) or "no task", f"(of {len(part)})")
+print("lower on test:", ", ".join(part.index[behind]) or "no task", f"(of {len(part)})")
 
 # %% [markdown]
-# With eight tasks, one beyond its 95 % margin is weak evidence.
-
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "The room that merging has: from the pretrained backbone (square) to the expert of each task (diamond), on test pictures.", "name": "fig-testbed-gap"}, "image": {"alt": "Dot plot with one row per task. The expert lies far to the right of the pretrained backbone in every task, by fifteen points of accuracy and more; the grey bar between them is the gap that merging has to close."}}
-from mergebook.plots import accuracy_by_task
-
-ends = [pretrained.assign(method="pretrained"), own.reset_index().assign(method="individual")]
-accuracy_by_task(pd.concat(ends))
-plt.show()
+# One task of eight beyond its 95 % margin is weak evidence.
 
 # %% tags=["hide-cell"]
 # What the text above and the figures' descriptions say, held to a tolerance.
@@ -458,95 +444,82 @@ if PROFILE == "default" and SUITE == "glyphs8":
     assert abs(summary.loc["mean", "validation"] - summary.loc["mean", "individual"]) < 0.03
     others = grid.where(~torch.eye(*grid.shape, dtype=torch.bool).numpy())
     assert (others.sub(grid.loc["pretrained"]).max() < 0.08).all()
+if PROFILE == "default" and SUITE == "glyphs8" and SEED == 0:
+    assert percent["margin"][:-1].between(1.5, 4).all()
+    gaps = (percent["individual"] - percent["pretrained"])[:-1]
+    assert gaps.between(17, 53).all()
 
 # %% [markdown]
-# ## Real pictures: `vision8`
+# ## Real images: `vision8`
 #
-# Where results count, they come from real data. `vision8` holds eight sets; it needs their prepared
-# files, or a network to fetch them once through torchvision.
+# The results that we rely on come from real data. `vision8` has eight data sets, as prepared files or downloaded
+# with torchvision.
 
 # %% tags=["hide-input", "nbval-check-output"]
 from mergebook.suites.data.prepared import CATALOGUE
-from mergebook.suites.registry import known_suites
 
 real = pd.DataFrame([asdict(CATALOGUE[name]) for name in known_suites()["vision8"]]).set_index(
     "name"
 )
-real[["what", "classes"]]
+real[["what", "classes"]].rename(columns={"what": "images"})
 
 # %% [markdown]
-# A command of the package ran all of the above on it over several seeds. The record, with every
-# number and the hashes of the data it came from, ships with the package, and we read it here.
+# The package measured all of the above on `vision8`, and ships the record with every number and the hashes of the
+# data.
 
 # %% tags=["hide-input"]
-from mergebook.lab.results import load_table
-from mergebook.lab.statistics import over_seeds
-
-measured = load_table("vision8-baselines").query("method in ['pretrained', 'individual']")
-print(f"test accuracy in %, mean over {measured['seed'].nunique()} seeds")
-mean = measured.groupby(["method", "task"])["accuracy"].mean().unstack("method")
-mean = mean.loc[list(known_suites()["vision8"]), ["pretrained", "individual"]]
-(100 * mean).round(1)
+(100 * mean).rename_axis(columns="test accuracy, %").round(1)
 
 # %% tags=["hide-input"]
-for method, (centre, half) in (100 * over_seeds(measured, "method")).iterrows():
-    print(f"{method}, mean over tasks: {centre:.1f} ± {half:.1f} (95 % over seeds)")
+easy, hard = 100 * mean.loc["mnist"], 100 * mean.loc["cifar10"]
+display(
+    Markdown(f"""
+The pretrained network is best on `mnist` ({easy["pretrained"]:.1f} %) by far: it has seen printed digits. The experts are
+worst on `cifar10` ({hard["individual"]:.1f} %), whose photographs show little at this size.
+""")
+)
 
 # %% [markdown]
-# The pretrained model does best by far on `mnist`: it has seen printed digits, as we warned. The
-# experts are furthest from perfect on `cifar10`, whose photographs say little at this size.
-
-# %% [markdown]
-# ## What the papers say and what we have
+# ## What the papers use, and the limits of this testbed
 #
-# The experiment that the testbed imitates stands in Table 1 of the CART paper
-# {cite}`choi2025revisiting`, whose protocol goes back to {cite:t}`ilharco2023editing`: CLIP
-# ViT-B/32, eight data sets at $224 \times 224$ pixels.
+# The testbed imitates Table 1 of the CART paper {cite}`choi2025revisiting`, whose protocol goes back to
+# {cite:t}`ilharco2023editing`: CLIP ViT-B/32, eight data sets, and images of $224 \times 224$ pixels.
 
-# %%
+# %% tags=["hide-input"]
 paper = pd.Series({"pretrained": 48.0, "individual": 90.5}, name="CLIP ViT-B/32, 8 tasks (paper)")
 rendered = 100 * summary.loc["mean", ["pretrained", "individual"]].rename(f"{SUITE}, here")
 real = 100 * mean.mean().rename("vision8, here")
-pd.DataFrame([paper, rendered, real]).round(1)
+pd.DataFrame([paper, rendered, real]).rename_axis(columns="test accuracy, %").round(1)
 
 # %% [markdown]
-# The rows are no contest; they are different tasks. What carries over is the *shape*: a
-# pretrained model that is well above chance and well below its experts, experts that know only
-# their own task, and one start for all. What does not carry over is said here, once:
+# The numbers cannot be compared, because the tasks differ. The situation is the same: a pretrained model well above
+# chance and well below its experts, experts that know only their own task, and one initialisation for all. The
+# testbed has these limits:
 #
-# **Limits of this testbed**
+# * *Size.* Our backbone has 1.4 million parameters, CLIP ViT-B/32's image encoder 88 million. Merging loses more here,
+#   because larger models are easier to merge (in the paper's Table 1 every method keeps more of the larger model).
+# * *Resolution.* Some tasks are hard for any model at $32 \times 32$ pixels.
+# * *One backbone family.* All default results use one pretrained transformer. `load_zoo` also accepts
+#   `model="resnet18"` and `"mlp"`, which it pretrains briefly.
+# * *Few-shot heads.* Class names encoded by CLIP are better heads than three images. "Pretrained" depends on the
+#   images that were drawn, and seeds average over that.
+# * *Rendered data.* Glyph tasks are alike in ways that real tasks are not. The order of methods on `glyphs8` is a hint.
 #
-# * *Size.* Our backbone has a little over a million parameters, CLIP ViT-B/32's image encoder 88
-#   million. Larger models are easier to merge (in the paper's Table 1 every method keeps more of
-#   the larger model), so absolute losses from merging are larger here.
-# * *Resolution.* At $32 \times 32$ pixels some tasks are hard for anyone.
-# * *One backbone family.* All default results rest on one pretrained transformer. `load_zoo` also
-#   takes `model="resnet18"` and `"mlp"`, which are pretrained on the spot, briefly.
-# * *Few-shot heads.* Class names encoded by CLIP are better heads than three pictures, so our
-#   "pretrained" row depends on which pictures were drawn; seeds average over that.
-# * *Rendered data.* Glyph tasks are alike in ways that real tasks are not. An order of methods on
-#   `glyphs8` is a hint; the results on `vision8` are what we rely on.
-#
-# **When to use it:** to understand a method, to compare methods under equal conditions, to test an
-# idea within minutes. **When not:** to predict by how many points a method will help your
-# checkpoints. For that, merge your checkpoints.
-
-# %% [markdown]
 # ## Exercises
 #
-# ```{exercise} What is guessing worth? (easy)
+# ```{exercise} The accuracy of guessing (easy)
 # :label: ex-testbed-chance
-# What accuracy does a model reach on average over the tasks of this suite if it guesses a class at
-# random? Why is it not simply one over the mean number of classes?
+# What is the mean accuracy over this suite's tasks of guessing at random? Why is it not one over the mean number of
+# classes?
 # ```
 
 # %% [markdown]
 # ````{solution-start} ex-testbed-chance
 # :class: dropdown
 # ````
-# A random guess among $C_t$ classes is right with probability $1/C_t$, so the answer is the mean of
-# $1/C_t$. The mean of reciprocals is at least the reciprocal of the mean (Jensen's inequality for
-# the convex function $1/x$), so tasks with few classes pull chance up.
+# A random guess among $C_t$ classes is right with probability $1/C_t$, so the answer is the mean of $1/C_t$. The mean of
+# reciprocals is at least the reciprocal of the mean (Jensen's inequality for the convex function $1/x$), so tasks with
+# few classes raise it.
 
 # %% tags=["nbval-check-output"]
 counts = pd.Series({name: len(task.class_names) for name, task in suite.tasks.items()})
@@ -556,28 +529,24 @@ print(f"mean of 1/C: {100 * (1 / counts).mean():.2f} %, 1/mean of C: {100 / coun
 # ````{solution-end}
 # ````
 #
-# ```{exercise} More pictures behind the head (medium)
+# ```{exercise} More images per head (medium)
 # :label: ex-testbed-shots
-# How does "pretrained" change if the heads are built from 1, 3 or 10 pictures per class? Use
-# validation pictures, and mind that the backbone's features of a picture need computing only once.
+# How does "pretrained" change with 1, 3 or 10 images per class? Use validation images, and compute their features
+# only once.
 # ```
 
 # %% [markdown]
 # ````{solution-start} ex-testbed-shots
 # :class: dropdown
 # ````
-# `make_heads` builds the heads of a whole suite for a given recipe, and `features` computes
-# features without gradients. More shots average out the accident of which pictures were drawn, so
-# accuracy rises, with diminishing returns: the class means converge, and what remains is the limit
-# of a nearest-mean classifier on pretrained features.
+# Accuracy rises with diminishing returns, because the choice of images matters less and the class means converge. The
+# limit is that of a nearest-mean classifier on pretrained features.
 
 # %%
-from dataclasses import replace
-
 from mergebook.suites.heads import features, few_shot_heads
 
-pictures = {name: task.validation.inputs.to(DEVICE) for name, task in suite.tasks.items()}
-seen = {name: features(zoo.model, images, scale_pixels) for name, images in pictures.items()}
+inputs = {name: task.validation.inputs.to(DEVICE) for name, task in suite.tasks.items()}
+seen = {name: features(zoo.model, images, scale_pixels) for name, images in inputs.items()}
 for shots in (1, 3, 10):
     heads = few_shot_heads(zoo.model, suite, replace(recipe, shots=shots), SEED)
     right = [
@@ -590,20 +559,18 @@ for shots in (1, 3, 10):
 # ````{solution-end}
 # ````
 #
-# ```{exercise} Where does an expert keep its skill? (hard)
+# ```{exercise} Better features, or a better fit to the head (hard)
 # :label: ex-testbed-skill
-# Fine-tuning moves features towards fixed class weights. Has the expert merely learned to hit those
-# weights, or are its features better in themselves? Rebuild each head from the same three pictures
-# per class, but with the *expert's* features, and judge on test pictures.
+# Has the expert only fitted the class weights, or are its features better in themselves? Rebuild each head from the
+# same three images per class, but with the *expert's* features, and evaluate on test images.
 # ```
 
 # %% [markdown]
 # ````{solution-start} ex-testbed-skill
 # :class: dropdown
 # ````
-# If the expert only fitted the old weights, the new head, which never saw them, would do much
-# worse. The comparison with "pretrained" is fair: the same three training pictures per class, the
-# same means, other features.
+# If the expert had only fitted the old weights, a new head would do much worse. The comparison with "pretrained" is
+# fair, because only the features differ.
 
 # %%
 import copy
@@ -615,23 +582,17 @@ for name, expert in zoo.experts.items():
     head = few_shot_heads(expert_model, one, recipe, SEED)
     rebuilt[name] = ml.evaluate(zoo.model, expert, head, one)["accuracy"].item()
 table = summary.loc[list(rebuilt), ["pretrained", "individual"]].assign(rebuilt=pd.Series(rebuilt))
-(100 * table.mean()).round(1)
+(100 * table.mean()).rename("test accuracy, %").to_frame().round(1)
 
 # %% [markdown]
-# Nearly all of the skill is in the features: a head that is rebuilt from the expert's own features
-# does about as well as the one it was trained under. So when a merged model loses accuracy, it has
-# lost *features*. (Methods that repair merged features afterwards build on this.)
+# The rebuilt head is about as accurate as the old one. Nearly all of the skill is thus in the features, and a
+# merged model that loses accuracy has lost *features*. Some methods correct merged features afterwards.
 #
 # ````{solution-end}
 # ````
 #
 # ## Summary
 #
-# * Suites hold tasks; train teaches, validation chooses, test judges, and hashes say which data it
-#   was.
-# * One pretrained backbone, one frozen few-shot head and one expert per task. Only backbones are
-#   trained and merged. Which task a picture belongs to is given, not found.
-# * "Pretrained" and "individual" bracket what merging can do; normalised accuracy says how much of
-#   the expert is kept.
-# * Parameter count and logits agree with their formulas; data and evaluation repeat exactly.
-# * It is small, and one family. Orders and mechanisms transfer better than numbers.
+# * Training images make heads and experts, validation images make choices, and test images give results.
+# * Only backbones are merged, and "pretrained" and "individual" are the ends of what merging can reach.
+# * The order of methods, and mechanisms, transfer better to larger models than numbers do.

@@ -51,7 +51,6 @@ SCALES = {
     "tsv": [0.5, 1.0, 1.25, 1.5, 2.0, 2.5],
 }
 DEFAULTS = {"task_arithmetic": 0.3, "tsv": 1.0}
-COUNTS = (5, 20, 100)
 
 
 # %% tags=["remove-cell"]
@@ -110,6 +109,7 @@ def choose_at_random(method, count):
 
 
 # %% tags=["remove-cell"]
+COUNTS = (5, 20, 100)
 draws = {(method, n): choose_at_random(method, n) for method in SCALES for n in COUNTS}
 lost = pd.Series({key: values[0].mean() for key, values in draws.items()})
 unlucky = pd.Series({key: np.quantile(values[0], 0.9) for key, values in draws.items()})
