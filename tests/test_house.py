@@ -14,7 +14,7 @@ from mergebook.suites.families import FAMILIES
 ROOT = Path(mergelib.__file__).parents[1]
 FILES = [file for name in ("mergelib", "mergebook") for file in (ROOT / name).rglob("*.py")]
 LONGEST_FILE = 400
-MOST_LINES = {"mergelib": 15_490, "mergebook": 20_370}
+MOST_LINES = {"mergelib": 15_550, "mergebook": 20_430}
 COLOURED = ("91-error-rates",)
 # A private dialect, where the field says: a number of, the same, again, rarely, must, so that not.
 DIALECT = re.compile(

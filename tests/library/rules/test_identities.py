@@ -70,6 +70,7 @@ def test_equal_experts_give_themselves(family: Family, count: int, ratio: float,
         ("ties", {"density": 1.0}),
         ("ties", {"density": 1.0, "trim": "tensor"}),
         ("ties", {"density": 1.0, "reduce": "sum", "scale": 1 / count}),
+        ("wudi", {}),
     ):
         merged = merge(name, same, pretrained=pretrained, **options)
         assert_near(merged, expert)
@@ -97,6 +98,7 @@ ORDERLESS: list[tuple[str, dict[str, Any]]] = [
     ("cart", {"rank_ratio": 0.4}),
     ("low_rank_task_arithmetic", {"rank_ratio": 0.4, "scale": 0.7}),
     ("fednova", {"scale": 0.7}),
+    ("wudi", {"ridge": 0.01}),
 ]
 
 
@@ -216,6 +218,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "della": [{"reduce": "sum"}],
     "iso_cts": [{"common_fraction": 0.3}],
     "fednova": [{"steps": [1, 5, 2]}],
+    "wudi": [{"ridge": 0.1}, {"transposed": True}],
 }
 
 
