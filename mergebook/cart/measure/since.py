@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from mergebook.lab.comparison import accuracies, judged, merge_zoo
+from mergebook.lab.comparison import accuracies, cut, judged, merge_zoo
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
@@ -18,8 +18,9 @@ def descent(
     *,
     rates: Sequence[float] = (1e-5, 1e-4, 1e-3),
     steps: Sequence[int] = (30, 300, 3000),
-    ridges: Sequence[float] = (0.0, 1e-3, 1e-2, 1e-1),
-    scales: Sequence[float] = (0.05, 0.1, 0.2, 0.3, 0.45, 0.7, 1.0, 1.4),
+    ridges: Sequence[float] = (0.0, 1e-2, 1e-1),
+    scales: Sequence[float] = (0.2, 0.3, 0.45, 0.7, 1.0, 1.4),
+    pictures: int = 400,
 ) -> Tables:
     """WUDI's task matrices by Adam from their sum (0 steps), and in closed form with ridges.
 
@@ -27,6 +28,7 @@ def descent(
     loss above its minimum, and ``length``, both over the sum's. ``test``: rows of the same three,
     ``scale`` (1, or ``chosen`` on validation data), ``task``, ``accuracy`` and ``loss``.
     """
+    zoo = cut(zoo, pictures)
     base, rest = zoo.pretrained, merge_zoo("average", zoo)
     keys = [key for key, value in base.items() if zoo.is_matrix(key, value)]
     systems = [normal_equations([e[k] for e in zoo.experts.values()], base[k]) for k in keys]
