@@ -1,6 +1,9 @@
 """The leaderboard: every method on every suite, read from the stored results."""
 
 import math
+from collections import ChainMap
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from itertools import product
@@ -44,8 +47,9 @@ FITTED = {
 DATA |= dict.fromkeys(FITTED.values(), LABELLED)
 # Methods that must know the task of each input when the merged model is used.
 TASK_KNOWN = ("surgery", "surgery+cart", *COMPRESSED.values())
-_OTHER_PARTS = ("compression", "fresh_heads")
-PARTS = ("baselines", "baselines-others", "procedures", "procedures-others", *_OTHER_PARTS)
+RULES = ("baselines", "baselines-others", "since")
+PROCEDURES = ("procedures", "procedures-others")
+PARTS = (*RULES, *PROCEDURES, "compression", "fresh_heads")
 # The variants of procedures that stand for them, as the results name them.
 _SHOWN = {
     **{name: name for name in (*REFERENCES, *DATA)},
@@ -155,19 +159,22 @@ def _spent(suite: str, method: str) -> tuple[int, float]:
     family = family_of(suite)
     tasks = len(family.suites[suite])
     validation = tasks * int(family.sizes["default"][1] or 0)
-    for part in ("procedures", "procedures-others"):
-        try:
-            costs = _read_once(f"{suite}-{part}", "cost").replace({"method": _SHOWN})
-        except MissingResult:
-            continue
-        own = costs[costs["method"] == method]
+    for part, costs in _stored(suite, PROCEDURES, "cost"):
+        own = costs[costs["method"].replace(_SHOWN) == method]
         if len(own):
             examples = load_result(f"{suite}-{part}")["provenance"]["settings"]["examples"]
             given = tasks * int(examples) if DATA[method] == LABELLED else 0
             return given + validation * method.endswith("+cart"), float(own["seconds"].mean())
-    chosen = _read_once(f"{suite}-baselines", "chosen")["settings"].iloc[0]
+    chosen = ChainMap(*(table["settings"].iloc[0] for _, table in _stored(suite, RULES, "chosen")))
     labelled = bool(chosen.get(method)) or method in FITTED.values()
     return validation * labelled, math.nan
+
+
+def _stored(suite: str, parts: Iterable[str], table: str) -> Iterator[tuple[str, pd.DataFrame]]:
+    """A table of those results of a suite that there are."""
+    for part in parts:
+        with suppress(MissingResult):
+            yield part, _read_once(f"{suite}-{part}", table)
 
 
 def board() -> str:
