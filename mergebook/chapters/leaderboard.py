@@ -1,8 +1,6 @@
 """The leaderboard: every method on every suite, read from the stored results."""
 
 import math
-from collections import ChainMap
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
@@ -48,8 +46,7 @@ DATA |= dict.fromkeys(FITTED.values(), LABELLED)
 # Methods that must know the task of each input when the merged model is used.
 TASK_KNOWN = ("surgery", "surgery+cart", *COMPRESSED.values())
 RULES = ("baselines", "baselines-others", "since")
-PROCEDURES = ("procedures", "procedures-others")
-PARTS = (*RULES, *PROCEDURES, "compression", "fresh_heads")
+PARTS = (*RULES, "procedures", "procedures-others", "compression", "fresh_heads")
 # The variants of procedures that stand for them, as the results name them.
 _SHOWN = {
     **{name: name for name in (*REFERENCES, *DATA)},
@@ -83,14 +80,12 @@ def scores() -> pd.DataFrame:
     """
     parts = []
     for suite, part in product(SUITES, PARTS):
-        try:
+        with suppress(MissingResult):
             table = _tested(suite, part)
-        except MissingResult:
-            continue
-        experts = table[table["method"] == "individual"].set_index(["seed", "task"])["accuracy"]
-        table = table.join(experts.rename("expert"), on=["seed", "task"])
-        table["normalised"] = table["accuracy"] / table["expert"]
-        parts.append(table.assign(suite=suite))
+            experts = table[table["method"] == "individual"].set_index(["seed", "task"])["accuracy"]
+            table = table.join(experts.rename("expert"), on=["seed", "task"])
+            table["normalised"] = table["accuracy"] / table["expert"]
+            parts.append(table.assign(suite=suite))
     table = pd.concat(parts)[["suite", "method", "seed", "task", "accuracy", "normalised"]]
     return table.drop_duplicates(["suite", "method", "seed", "task"], ignore_index=True)
 
@@ -159,22 +154,20 @@ def _spent(suite: str, method: str) -> tuple[int, float]:
     family = family_of(suite)
     tasks = len(family.suites[suite])
     validation = tasks * int(family.sizes["default"][1] or 0)
-    for part, costs in _stored(suite, PROCEDURES, "cost"):
-        own = costs[costs["method"].replace(_SHOWN) == method]
-        if len(own):
-            examples = load_result(f"{suite}-{part}")["provenance"]["settings"]["examples"]
-            given = tasks * int(examples) if DATA[method] == LABELLED else 0
-            return given + validation * method.endswith("+cart"), float(own["seconds"].mean())
-    chosen = ChainMap(*(table["settings"].iloc[0] for _, table in _stored(suite, RULES, "chosen")))
-    labelled = bool(chosen.get(method)) or method in FITTED.values()
-    return validation * labelled, math.nan
-
-
-def _stored(suite: str, parts: Iterable[str], table: str) -> Iterator[tuple[str, pd.DataFrame]]:
-    """A table of those results of a suite that there are."""
-    for part in parts:
+    for part in ("procedures", "procedures-others"):
         with suppress(MissingResult):
-            yield part, _read_once(f"{suite}-{part}", table)
+            costs = _read_once(f"{suite}-{part}", "cost").replace({"method": _SHOWN})
+            own = costs[costs["method"] == method]
+            if len(own):
+                examples = load_result(f"{suite}-{part}")["provenance"]["settings"]["examples"]
+                given = tasks * int(examples) if DATA[method] == LABELLED else 0
+                return given + validation * method.endswith("+cart"), float(own["seconds"].mean())
+    labelled = method in FITTED.values()
+    for part in RULES:
+        with suppress(MissingResult):
+            settings = _read_once(f"{suite}-{part}", "chosen")["settings"]
+            labelled |= bool(settings.iloc[0].get(method))
+    return validation * labelled, math.nan
 
 
 def board() -> str:

@@ -24,9 +24,7 @@ def descent(
 ) -> Tables:
     """WUDI's task matrices by Adam from their sum (0 steps), and in closed form with ridges.
 
-    ``path``: rows of ``method`` (adam, closed), ``value`` (rate, ridge), ``steps``, ``gap``, the
-    loss above its minimum, and ``length``, both over the sum's. ``test``: rows of the same three,
-    ``scale`` (1, or ``chosen`` on validation data), ``task``, ``accuracy`` and ``loss``.
+    ``gap``: the loss above its minimum, as a fraction of the sum's; ``value``: a rate or a ridge.
     """
     zoo = cut(zoo, pictures)
     base, rest = zoo.pretrained, merge_zoo("average", zoo)
