@@ -49,6 +49,7 @@ METHODS: dict[str, tuple[str, str | None]] = {
     "tsv": ("TSV", GREEN),
     "iso_c": ("Iso-C", "#4db38f"),
     "iso_cts": ("Iso-CTS", "#00694d"),
+    "wudi": ("WUDI", "#5b5bd6"),
     "individual": ("individual", BLACK),
     "fisher": ("Fisher", None),
     "regmean": ("RegMean", None),

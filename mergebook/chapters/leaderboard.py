@@ -1,6 +1,7 @@
 """The leaderboard: every method on every suite, read from the stored results."""
 
 import math
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from itertools import product
@@ -44,8 +45,8 @@ FITTED = {
 DATA |= dict.fromkeys(FITTED.values(), LABELLED)
 # Methods that must know the task of each input when the merged model is used.
 TASK_KNOWN = ("surgery", "surgery+cart", *COMPRESSED.values())
-_OTHER_PARTS = ("compression", "fresh_heads")
-PARTS = ("baselines", "baselines-others", "procedures", "procedures-others", *_OTHER_PARTS)
+RULES = ("baselines", "baselines-others", "since")
+PARTS = (*RULES, "procedures", "procedures-others", "compression", "fresh_heads")
 # The variants of procedures that stand for them, as the results name them.
 _SHOWN = {
     **{name: name for name in (*REFERENCES, *DATA)},
@@ -79,14 +80,12 @@ def scores() -> pd.DataFrame:
     """
     parts = []
     for suite, part in product(SUITES, PARTS):
-        try:
+        with suppress(MissingResult):
             table = _tested(suite, part)
-        except MissingResult:
-            continue
-        experts = table[table["method"] == "individual"].set_index(["seed", "task"])["accuracy"]
-        table = table.join(experts.rename("expert"), on=["seed", "task"])
-        table["normalised"] = table["accuracy"] / table["expert"]
-        parts.append(table.assign(suite=suite))
+            experts = table[table["method"] == "individual"].set_index(["seed", "task"])["accuracy"]
+            table = table.join(experts.rename("expert"), on=["seed", "task"])
+            table["normalised"] = table["accuracy"] / table["expert"]
+            parts.append(table.assign(suite=suite))
     table = pd.concat(parts)[["suite", "method", "seed", "task", "accuracy", "normalised"]]
     return table.drop_duplicates(["suite", "method", "seed", "task"], ignore_index=True)
 
@@ -156,17 +155,18 @@ def _spent(suite: str, method: str) -> tuple[int, float]:
     tasks = len(family.suites[suite])
     validation = tasks * int(family.sizes["default"][1] or 0)
     for part in ("procedures", "procedures-others"):
-        try:
+        with suppress(MissingResult):
             costs = _read_once(f"{suite}-{part}", "cost").replace({"method": _SHOWN})
-        except MissingResult:
-            continue
-        own = costs[costs["method"] == method]
-        if len(own):
-            examples = load_result(f"{suite}-{part}")["provenance"]["settings"]["examples"]
-            given = tasks * int(examples) if DATA[method] == LABELLED else 0
-            return given + validation * method.endswith("+cart"), float(own["seconds"].mean())
-    chosen = _read_once(f"{suite}-baselines", "chosen")["settings"].iloc[0]
-    labelled = bool(chosen.get(method)) or method in FITTED.values()
+            own = costs[costs["method"] == method]
+            if len(own):
+                examples = load_result(f"{suite}-{part}")["provenance"]["settings"]["examples"]
+                given = tasks * int(examples) if DATA[method] == LABELLED else 0
+                return given + validation * method.endswith("+cart"), float(own["seconds"].mean())
+    labelled = method in FITTED.values()
+    for part in RULES:
+        with suppress(MissingResult):
+            settings = _read_once(f"{suite}-{part}", "chosen")["settings"]
+            labelled |= bool(settings.iloc[0].get(method))
     return validation * labelled, math.nan
 
 

@@ -38,6 +38,11 @@ def test_a_procedure_by_hand() -> None:
     assert board()["vision8", "adamerging"].labels == board()["vision8", "average"].labels == 0
 
 
+def test_labels_that_chose_the_settings_of_rules_in_other_results() -> None:
+    assert board()["imagenet8", "dare"].labels == board()["imagenet8", "wudi"].labels == 8 * 100
+    assert board()["imagenet8", "model_stock"].labels == 0
+
+
 def test_fitted_heads_by_hand() -> None:
     table = load_table("vision8-fresh_heads").query("head == 'validation' and by != 'frozen'")
     row = board()["vision8", "cart, fitted heads"]

@@ -76,6 +76,7 @@ def test_equal_experts_give_themselves(family: Family, count: int, ratio: float,
         ("ties", {"density": 1.0}),
         ("ties", {"density": 1.0, "trim": "tensor"}),
         ("ties", {"density": 1.0, "reduce": "sum", "scale": 1 / count}),
+        ("wudi", {}),
     ):
         merged = merge(name, same, pretrained=pretrained, **options)
         assert_near(merged, expert)
@@ -106,6 +107,7 @@ ORDERLESS: list[tuple[str, dict[str, Any]]] = [
     ("karcher", {}),
     ("ram", {"r": 0.1, "epsilon": 0.1}),
     ("nearswap", {"t": 0.1}),
+    ("wudi", {"ridge": 0.01}),
 ]
 
 
@@ -226,6 +228,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "breadcrumbs": [{"combine": "ties"}],
     "iso_cts": [{"common_fraction": 0.3}],
     "fednova": [{"steps": [1, 5, 2]}],
+    "wudi": [{"ridge": 0.1}, {"transposed": True}],
 }
 
 
