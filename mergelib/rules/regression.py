@@ -47,8 +47,7 @@ def wudi(
 
     Hyperparameters:
         ridge: added to the diagonal of Σ C_t, as a fraction of its mean; it shrinks directions in
-            which all tasks change little and disagree, where the minimiser can be very long. 0.1 is a
-            good first value.
+            which all tasks change little and disagree, where the minimiser can be very long. Try 0.1.
         transposed: the weights are stored ``(in, out)``, as those of GPT-2's Conv1D.
         scale: λ on the merged task matrix.
     """
