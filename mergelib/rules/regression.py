@@ -46,8 +46,8 @@ def wudi(
     task vectors, from which gradient descent therefore ends at the same matrix.
 
     Hyperparameters:
-        ridge: added to the diagonal of Σ C_t, as a fraction of its mean; it shrinks directions in
-            which all tasks change little and disagree, where the minimiser can be very long. Try 0.1.
+        ridge: added to the diagonal of Σ C_t, as a fraction of its mean, such as 0.1; it shrinks
+            directions in which all tasks change little, where the minimiser can be very long.
         transposed: the weights are stored ``(in, out)``, as those of GPT-2's Conv1D.
         scale: λ on the merged task matrix.
     """
