@@ -89,7 +89,7 @@ drawn = {
 }
 plots.forest(drawn, axes[0], dict(zip(drawn, (plots.VERMILION, plots.BLUE))))
 axes[0].axvline(0, color=plots.BLACK, lw=1)
-axes[0].set(xlabel="WUDI's lead over it, points")
+axes[0].set(xlabel="WUDI less TSV or CART, points")
 axes[0].legend(fontsize=10, loc=(0.02, 0.27))
 for rate, shade in zip(RATES, (plots.SKY, plots.BLUE, plots.NAVY)):
     names = [SUM, *(f"adam {rate:g} {count}" for count in COUNTS[1:])]
