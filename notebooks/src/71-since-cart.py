@@ -51,6 +51,8 @@ for words, method in leads.items():
     pairs = {other.upper(): (method, other) for other in ("tsv", "cart")}
     rows = {network: both_intervals(table, pairs) for network, table in stored.items()}
     leads[words] = pd.concat(rows)
+
+# %% tags=["remove-cell"]
 sentences = load_table("sentences8-since")
 sentences["accuracy"] *= 100
 minilm = both_intervals(sentences, {"": ("wudi", "tsv")}).iloc[0]
