@@ -57,7 +57,7 @@ def test_fused_experts_are_merged_one_by_one(method: str, key: str) -> None:
     apart = [{f"w{i}": part for i, part in enumerate(state[key])} for state in states]
     for decide in (is_matrix, is_kernel):
         options: dict[str, Any] = {"is_matrix": decide}
-        base = {} if method == "cart" else {"pretrained": states[0]}
+        base: dict[str, Any] = {} if method == "cart" else {"pretrained": states[0]}
         texts = heard(partial(ml.merge, method, states[1:], **base, **options))
         assert len(texts) == (len(FUSED[key]) == 2)
         merged = ml.merge(method, states[1:], **base, **options)[key]

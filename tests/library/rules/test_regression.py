@@ -1,5 +1,7 @@
 """WUDI against cases worked by hand, least squares on stacked rows, and plain gradient descent."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,7 +18,7 @@ def tasks(rows: int, columns: int, count: int, rank: int) -> list[Tensor]:
     return [draw(rows, rank) @ draw(rank, columns) for _ in range(count)]
 
 
-def merged(vectors: list[Tensor], **options: float) -> Tensor:
+def merged(vectors: list[Tensor], **options: Any) -> Tensor:
     return wudi(vectors, torch.zeros_like(vectors[0]), **options)
 
 
