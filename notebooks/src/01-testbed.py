@@ -470,7 +470,7 @@ real[["what", "classes"]].rename(columns={"what": "images"})
 # %% tags=["hide-input"]
 (100 * mean).rename_axis(columns="test accuracy, %").round(1)
 
-# %% tags=["hide-input"]
+# %% tags=["remove-input"]
 easy, hard = 100 * mean.loc["mnist"], 100 * mean.loc["cifar10"]
 display(
     Markdown(f"""
