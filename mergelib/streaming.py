@@ -157,8 +157,8 @@ def merge_files(
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
     if rename and tokenizer:
         raise ValueError(
-            "rename= and tokenizer= do not go together: write the renamed model first, by "
-            "merge_files('average', [model], ..., pretrained=..., rename=...)"
+            "rename= and tokenizer= do not go together: first merge the model with other names by "
+            "itself, with the method average and the names of the base, then its result"
         )
     output, single = Path(output), Path(output).suffix == ".safetensors"
     names = {str(path): name for name, path in models.items()} | {name: name for name in inputs}

@@ -155,6 +155,8 @@ def inspect(
     if method and patterns:
         owner = next(iter(models))
         reason += f"; {', '.join(patterns)} differ, so the result has those of {owner}, if any"
+        if "tokenizer=" in str(refusals[0]):
+            reason += ": pass tokenizer='union' instead of excluding tables with other tokens"
     if method and all(isinstance(state, WithAdapter) for state in states.values()):
         reason += "; mergelib merge-adapters writes an adapter instead of a model"
     if method and any(map(is_statistic, source.selection.merged)):

@@ -311,6 +311,7 @@ def test_refusals(tmp_path: Path) -> None:
         tokenizer="base",
     )
     refuse("do not go together", a, b, tokenizer="union", rename={"x.*": "*"})
+    assert "pass tokenizer='union' instead of excluding" in ml.inspect([a, b]).reason
     refuse("needs a folder as output", a, b, output="out.safetensors", tokenizer="union")
     refuse("needs a folder as output", a, output="out.safetensors", chat_template="experts")
     gap = save(tmp_path / "gap", TOKENS, padding=5)
