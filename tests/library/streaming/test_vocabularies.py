@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +12,8 @@ import torch
 from torch import Tensor
 
 import mergelib as ml
+from mergelib import cli
+from tests.commands import runner
 from tests.library.inspection.cases import edit, transformers
 from tests.library.streaming.cases import assert_same
 
@@ -445,14 +445,19 @@ def test_a_base_that_is_one_of_the_models_of_a_recipe(tmp_path: Path) -> None:
     check(out, [tmp_path / "a", tmp_path / "base"], TOKENS, *TABLES)
 
 
-def test_the_command_line(chats: list[Path], tmp_path: Path) -> None:
+def test_the_command_line(
+    chats: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     base, *experts = map(str, chats)
-    command = [sys.executable, "-m", "mergelib", "merge", "ties", *experts, "-p", base]
-    root = Path(ml.__file__).parents[1]
+    call = runner(cli.main, "mergelib", monkeypatch, capsys)
 
     def run(*options: str) -> str:
-        given = [*command, "-o", str(tmp_path / "out"), *options]
-        return subprocess.run(given, capture_output=True, text=True, cwd=root, check=False).stderr
+        return call(
+            "merge", "ties", *experts, "-p", base, "-o", str(tmp_path / "out"), *options
+        ).err
 
     assert "merge files with --tokenizer base or --tokenizer union" in run()
     assert "tokenizer is 'c', expected one of 'base', 'union'" in run("--tokenizer", "c")
