@@ -362,8 +362,8 @@ def _settle(folder: Path, entry: str, value: object, old: Sequence[int] | None =
 
     def changed(part: dict[str, Any]) -> dict[str, Any]:
         names = [k for k, v in part.items() if re.search(entry, k) and (old is None or v in old)]
-        rest = {k: v for k, v in part.items() if k not in names or value is not None}
-        return rest | dict.fromkeys(names if value is not None else (), value)
+        new = {k: value if k in names else v for k, v in part.items()}
+        return {k: v for k, v in new.items() if k not in names or value is not None}
 
     config = read_json(folder / "config.json")
     settled = json.loads(json.dumps(config), object_hook=changed)

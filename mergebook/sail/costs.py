@@ -125,7 +125,7 @@ def count_flops(function: Callable[[], object]) -> int:
 
 
 def loop_flops(run: Callable[[int], object], steps: int) -> int:
-    """FLOPs of a loop of equal steps, told by those of none and of one."""
+    """FLOPs of a loop of equal steps, from a run without steps and one with one step."""
     none, once = (count_flops(partial(run, count)) for count in (0, 1))
     return none + steps * (once - none)
 

@@ -379,8 +379,8 @@ def _merge_one(
     if not whole:
         bases = [None] * len(reference) if pretrained is None else pretrained
         groups = [(list(parts), base) for *parts, base in zip(*experts, bases, strict=True)]
-    part = groups[0][0][0]
-    applies = chosen.elsewhere is None or matrices(key, part) or (not whole and is_matrix("", part))
+    name = key if whole else ""  # whose parts are matrices by their shape alone
+    applies = chosen.elsewhere is None or matrices(name, groups[0][0][0])
 
     def apply(out: torch.dtype) -> Tensor:
         merged = [apply_rule(chosen, applies, *each, arguments, target, out) for each in groups]

@@ -196,7 +196,7 @@ def _step(content: Lines, path: Path, line: int) -> Step:
         _check(each, MODEL, fault)
         models.append((each["model"], dict(each.get("parameters") or {})))
     method = content["merge_method"].removeprefix(NATIVE)
-    as_here = content["merge_method"] != method  # in all words
+    as_here = content["merge_method"] != method  # the parameters have our names
     native = as_here or method not in TRANSLATED
     if method not in (method_names() if native else TRANSLATED):
         known = [*TRANSLATED, *(name for name in method_names() if name not in TRANSLATED)]

@@ -128,7 +128,7 @@ display(
 )
 
 # %% [markdown]
-# **Use it when** you can choose a ridge and the scale on validation data. **Do not use it** unchecked: the exact solution can be far too long.
+# **Use it when** you can choose a ridge and the scale on validation data. **Do not use it** unchecked: the exact solution can be far longer than the sum of the task vectors, and useless.
 # **You need first:** [](04-low-rank-merging) and [](20-adapting-with-data). **Time:** five minutes.
 #
 # ## Regression without data
@@ -153,8 +153,8 @@ display(
 # $(\tfrac12 \cdot 1 + 1 \cdot 3) / \tfrac32 = \tfrac73$. The second belongs to one task, and keeps its full size of 1.
 #
 # The second pair disagrees: its first rows are $(1, 0)$ and $(-1, 0.1)$. A row $(x, y)$ without any loss has $x = 1$ and
-# $-x + 0.1\,y = 1.01$, so $y = 20.1$. Neither task asked for such a change. The risk is largest where the rows of all tasks are hardly more than the inputs, as in
-# EfficientNet's last blocks with $8 \cdot 192$ rows for 1,152 inputs. A multiple of the identity added to $\sum_t C_t$ limits it (`ridge=0.1`).
+# $-x + 0.1\,y = 1.01$, so $y = 20.1$. Neither task asked for such a change. The risk is largest where all tasks together have hardly more rows than the layer has inputs, as in
+# EfficientNet's last blocks: $8 \cdot 192$ rows and 1,152 inputs. A multiple of the identity added to $\sum_t C_t$ limits it (`ridge=0.1`).
 
 # %% tags=["nbval-check-output"]
 import torch
@@ -173,7 +173,7 @@ for first, second in (
 # %% [markdown]
 # ## Where 300 steps stop
 #
-# Gradient descent fits directions with large eigenvalues of $\sum_t C_t$ first, so stopping early is a filter. Wei et al.
+# Gradient descent fits directions with large eigenvalues of $\sum_t C_t$ first, so stopping early leaves out those with small ones. Wei et al.
 # {cite}`wei2026closed` report that the exact solution is worse than hundreds of steps, because directions with small eigenvalues amplify noise, as in the
 # second pair. We start Adam at the sum on the smaller ViT:
 
@@ -246,5 +246,5 @@ assert (
 # %% [markdown]
 # ## Summary
 #
-# WUDI is RegMean with task vectors as data; one linear solve replaces its iterations. The exact solution can be far too long. A ridge, or stopping early,
-# shortens it.
+# WUDI is RegMean with task vectors as data; one linear solve replaces its iterations. The exact solution can be far longer than the sum of the task vectors. A ridge, or
+# stopping early, shortens it.
