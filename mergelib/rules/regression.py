@@ -2,7 +2,8 @@
 
 Rows of a task matrix τ_t = θ_t − θ_0 ``(out, in)`` are sums of inputs of its layer, so its Gram
 matrix can replace that of the inputs in `mergelib.procedures.regmean`. The loss
-Σ_t ‖(Δ − τ_t) τ_tᵀ‖² / ‖τ_t‖² is quadratic, with the gradient 2 (Δ Σ C_t − Σ τ_t C_t). The paper follows it with Adam.
+Σ_t ‖(Δ − τ_t) τ_tᵀ‖² / ‖τ_t‖² is quadratic, with the gradient 2 (Δ Σ C_t − Σ τ_t C_t). The paper
+follows it with Adam.
 """
 
 from collections.abc import Sequence
