@@ -135,6 +135,7 @@ def test_what_it_says(models: list[Path], tmp_path: Path, monkeypatch: pytest.Mo
         )
     for name in ("recipe.yml", "mergekit_config.yml"):
         (models[0] / name).write_text("of the base")
+    monkeypatch.setattr(card, "metadata", lambda _: Addresses())
     out = ml.merge_files(
         "low_rank_task_arithmetic", models[1:], tmp_path / "o", pretrained=models[0]
     )
@@ -158,7 +159,8 @@ def test_what_it_says(models: list[Path], tmp_path: Path, monkeypatch: pytest.Mo
         assert f"| `the models/{folder.name}` | `{digest}` | {licence} |" in text.replace("../", "")
     for folder in models:
         (folder / "README.md").write_text("---\r\nlicense: 'mit' # ours\r\n---\r\n")
-    monkeypatch.setattr(card, "metadata", lambda name: Addresses(name))
+    addresses = Addresses("Source, https://x.io/source", "Documentation, https://x.io/")
+    monkeypatch.setattr(card, "metadata", {"mergelib-book": addresses}.__getitem__)
     out = ml.merge_files(
         "low_rank_task_arithmetic", models[1:], tmp_path / "p", pretrained=models[0]
     )
@@ -172,14 +174,14 @@ def test_what_it_says(models: list[Path], tmp_path: Path, monkeypatch: pytest.Mo
 
 
 class Addresses:
-    """The metadata of a package that was built with the address of its book."""
+    """The metadata of a package that was built with these addresses, or with none."""
 
-    def __init__(self, name: str) -> None:
-        assert name == "mergelib-book"
+    def __init__(self, *addresses: str) -> None:
+        self.addresses = addresses
 
-    def get_all(self, field: str) -> list[str]:
+    def get_all(self, field: str) -> list[str] | None:
         assert field == "Project-URL"
-        return ["Source, https://x.io/source", "Documentation, https://x.io/"]
+        return list(self.addresses) or None
 
 
 def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
