@@ -31,7 +31,8 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	@test -n "$(PYTHON)" || { echo "mergelib needs Python 3.11 or newer, and none was found." \
 		"Install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check $(addprefix -c ,$(CONSTRAINTS)) -e ".[$(EXTRAS)]"
+	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check \
+		$(addprefix -c ,$(CONSTRAINTS)) -e ".[$(EXTRAS)]"
 	@touch $@
 
 test: $(READY) ## run the tests of the package, the notebooks' pairing and the tools
@@ -46,7 +47,7 @@ bare: $(READY) ## run the library's tests against the built wheel with what it r
 	$(BIN)/python tools/bare.py .venv-bare
 	.venv-bare/bin/pip wheel -q --disable-pip-version-check --no-deps -w .venv-bare/dist .
 	.venv-bare/bin/pip install -q --disable-pip-version-check --no-index .venv-bare/dist/*.whl
-	OMP_NUM_THREADS=1 .venv-bare/bin/python -P -m pytest $(TEST_ARGS) tests/library
+	OMP_NUM_THREADS=1 .venv-bare/bin/python -P -m pytest $(TEST_ARGS) --first-cases tests/library
 
 oldest: ## run the tests with the oldest versions that pyproject.toml allows
 	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt

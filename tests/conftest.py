@@ -7,6 +7,17 @@ from hypothesis import settings
 
 from mergelib import registry
 
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    what = "run the first case of every parametrised test: enough to see what is not installed"
+    parser.addoption("--first-cases", action="store_true", help=what)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("first_cases"):
+        items[:] = {item.nodeid.partition("[")[0]: item for item in items[::-1]}.values()
+
+
 settings.register_profile("patient", deadline=None, max_examples=40)
 settings.load_profile("patient")
 

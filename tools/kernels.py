@@ -1,7 +1,7 @@
 """Kernels that are forked from a process which has imported the packages that chapters use.
 
-Importing PyTorch, pandas and Matplotlib takes six seconds of a kernel's start. `use` makes it
-happen once for all notebooks of a process.
+Importing them takes ten seconds of a kernel's time. `use` makes it happen once for all notebooks of
+a process.
 """
 
 import multiprocessing
@@ -14,7 +14,8 @@ from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-PACKAGES = ["ipykernel.kernelapp", "IPython.display", "matplotlib.pyplot", "pandas", "mergebook"]
+PACKAGES = ["ipykernel.kernelapp", "IPython.display", "matplotlib.pyplot", "pandas", "scipy.stats"]
+PACKAGES += ["torch._dynamo", "mergebook.ledger", "mergebook.plots"]  # optimizers need the first
 _CONTEXT: ForkServerContext = multiprocessing.get_context("forkserver")
 
 

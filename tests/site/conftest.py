@@ -43,9 +43,10 @@ def browser() -> Iterator[Browser]:
     if executable is None:
         unavailable("no Chromium: install it, or name it in the variable CHROMIUM")
     here_only = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+    unseen = ("--disable-gpu", "--disable-software-rasterizer")  # nothing is drawn to be looked at
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(
-            executable_path=executable, args=["--no-sandbox", here_only]
+            executable_path=executable, args=["--no-sandbox", here_only, *unseen]
         )
         yield launched
         launched.close()
