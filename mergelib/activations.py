@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from mergelib.io import Model, as_state
 from mergelib.problems.calling import run_with
 from mergelib.problems.examples import MASK, Inputs
 from mergelib.statedict import StateDict, weight_key
@@ -88,7 +89,7 @@ def normalising_by_batch(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def recalibrate_batchnorm(
-    model: nn.Module, state: StateDict, batches: Iterable[Inputs]
+    model: nn.Module, state: Model, batches: Iterable[Inputs]
 ) -> dict[str, Tensor]:
     """Return the state with BatchNorm's statistics measured again, on unlabelled inputs.
 
@@ -97,7 +98,7 @@ def recalibrate_batchnorm(
 
     Args:
         model: the architecture; it is not changed.
-        state: the merged weights; the network runs in their dtypes and on their devices.
+        state: the merged weights, or their file or folder; the network runs in their dtypes and on their devices.
         batches: model inputs (a dictionary is passed by name), e.g. a few batches that mix all
             tasks; each batch has the same weight.
 
@@ -105,7 +106,8 @@ def recalibrate_batchnorm(
         ValueError: if the model has no BatchNorm statistics, or there is no batch.
     """
     network = copy.deepcopy(model).eval()
-    network.load_state_dict({k: value.detach().clone() for k, value in state.items()}, assign=True)
+    weights = {key: value.detach().clone() for key, value in as_state(state).items()}
+    network.load_state_dict(weights, assign=True)
     norms = _running(network)
     if not norms:
         raise ValueError("the model has no BatchNorm with running statistics")

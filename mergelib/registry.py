@@ -214,6 +214,8 @@ def get_method(name: str, family: str = "rule") -> Method:
         alternative, options = _ELSEWHERE.get(name, ("", ""))
         near = [alternative] if alternative in names else difflib.get_close_matches(name, names)
         hint = f"did you mean {near[0]!r}{options}?" if near else f"known: {', '.join(names)}"
+        if not name.isidentifier():  # a path, say
+            hint = f"the method comes before the models; {hint}"
         if name in _METHODS:
             hint = f"it is a {_METHODS[name].family}; {hint}"
         raise ValueError(f"unknown method {name!r}; {hint}")

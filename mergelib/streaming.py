@@ -147,7 +147,7 @@ def merge_files(
     check_device(device)
     written = as_dtype(dtype)
     chosen, models = get_method(method), named(experts)
-    pretrained = base_of_all(models) if pretrained is None else pretrained
+    pretrained = base_of_all(models, pretrained)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     parts = Parts(include, exclude, missing, rename)
     memory = Memory()

@@ -13,7 +13,7 @@ Configuration = Mapping[str, Any]
 # tokens are compared by themselves.
 _HARMLESS = re.compile(
     r"^_(?!class_name$)|(^|\.)(architectures|auto_map|dtype|torch_dtype|id2label|label2id|num_labels"
-    r"|num_classes|problem_type|finetuning_task|task_specific_params|use_cache|torchscript"
+    r"|num_classes|label_(names|descriptions)|problem_type|finetuning_task|task_specific_params|use_cache|torchscript"
     r"|gradient_checkpointing|return_dict\w*|output_\w+|vocab_size|license|tags|pretrained_cfg"
     r"|quantization_config|initializer_\w+|init_\w+|label_smoothing|use_bfloat16|chunk_size_feed_forward)(\.|$)"
     r"|drop|version|_token_id$|_loss|loss_"

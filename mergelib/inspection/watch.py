@@ -71,13 +71,17 @@ class Watch:
 
     def unrelated(self) -> tuple[str, str, float] | None:
         """Return two unrelated models, one the base if there is one, and their cosine, or None."""
-        cosines, entries = (self.products / self.entries).cpu(), self.entries.cpu()
-        count = len(self.names)
+        cosines, count = self._cosines(), len(self.names)
         for i in range(count - 1):
             for j in [count - 1] if self.pretrained else range(i + 1, count):
-                if entries[i, j] >= ENOUGH and cosines[i, j] < NOTHING:
+                if cosines[i, j] < NOTHING:
                     return self.names[i], self.names[j], float(cosines[i, j])
         return None
+
+    def _cosines(self) -> Tensor:
+        """Return the cosine of every two models, NaN of those of which too little was looked at."""
+        cosines = self.products / self.entries
+        return cosines.where(self.entries >= ENOUGH, torch.nan).cpu()
 
     def tell(self) -> None:
         """Warn about two unrelated models, and about models that equal the base or one another."""
@@ -91,11 +95,19 @@ class Watch:
                     f"and have another direction; add it to {other} first (mergelib.add)"
                 )
             else:
+                advice = (
+                    "so they do not come from one pretrained model. Merged weights of unrelated "
+                    "training runs are useless unless their neurons are matched first "
+                    "(mergelib.align)"
+                )
+                if self.pretrained and self._cosines()[0, 1] > NOTHING:
+                    advice = (
+                        "but the experts are related to each other: they were probably fine-tuned "
+                        f"from another model than {other}"
+                    )
                 warn(
                     f"unrelated models: {one} and {other} have nothing in common (the cosine of "
-                    f"their weights is {cosine:.2f}), so they do not come from one pretrained "
-                    "model. Merged weights of unrelated training runs are useless unless their "
-                    "neurons are matched first (mergelib.align)"
+                    f"their weights is {cosine:.2f}), {advice}"
                 )
         for group in self.groups if self.any else []:
             if self.pretrained and group[-1] == len(self.names) - 1:

@@ -3,16 +3,18 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from mergelib.io.adapters import CONFIG, WithAdapter, read_config
 from mergelib.io.checkpoint import WHOLE, AnyPath, Checkpoint
+from mergelib.messages.warned import warn
 from mergelib.statedict import StateDict, name_experts, named
 
 Model = StateDict | nn.Module | AnyPath
 Models = Mapping[str, Model] | Sequence[Model]
+M = TypeVar("M", bound=Model)
 
 
 def load_state_dict(path: AnyPath, *, dequantise: bool = False) -> dict[str, Tensor]:
@@ -101,14 +103,35 @@ def open_model(path: AnyPath, base: StateDict | None = None, **options: Any) -> 
     return WithAdapter(adapter, base, memory=options.get("memory"))
 
 
-def base_of_all(models: Mapping[str, object]) -> Path | None:
-    """Return the base that all adapters among the models name, or None if none is an adapter."""
-    bases: dict[Path, Path] = {}
+def base_of_all(models: Mapping[str, object], pretrained: M | None = None) -> M | Path | None:
+    """Return ``pretrained``, or else the base that all adapters among the models name, if any.
+
+    Warns of adapters that name another base than ``pretrained``, or several.
+
+    Raises:
+        ValueError: without ``pretrained``, if adapters name several bases or one that is not here.
+    """
+    bases: dict[str, Path] = {}
     for model in models.values():
         before, adapter = split(model) if isinstance(model, str | os.PathLike) else (None, None)
         if adapter is not None:
-            bases.setdefault((before or base_of(adapter)).resolve(), adapter)
-    if len(bases) > 1:
-        listed = ", ".join(f"{adapter}: {base}" for base, adapter in bases.items())
-        raise ValueError(f"adapters of different bases: {listed}; pass one of these as pretrained")
-    return next(iter(bases), None)
+            named, folder = find_base(adapter)
+            folder = before or (base_of(adapter) if pretrained is None else folder)
+            bases.setdefault(str(folder.resolve()) if folder else named, adapter)
+    listed = ", ".join(f"{adapter}: {base}" for base, adapter in bases.items())
+    if pretrained is None and len(bases) > 1:
+        raise ValueError(
+            f"adapters of different bases: {listed}; if these are one model, pass it as pretrained"
+        )
+    if pretrained is None:
+        return next(map(Path, bases), None)
+    others: set[Path] = set()
+    if isinstance(pretrained, str | os.PathLike):
+        place = Path(pretrained).resolve()
+        others = {Path(base) for base in bases if Path(base).is_dir()} - {place, place.parent}
+    if len(bases) > 1 or others:
+        warn(
+            f"adapters that were trained on another base ({listed}) are applied to pretrained, "
+            "which is right only if these are one model"
+        )
+    return pretrained

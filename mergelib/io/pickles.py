@@ -80,8 +80,8 @@ def _explain_code(error: pickle.UnpicklingError) -> str:
         return "it is damaged or needs arbitrary code; convert it to safetensors"
     return (
         f"it holds {', '.join(names)} besides tensors, and to read these would run code; if you "
-        "trust the file, read it with torch.load(path, weights_only=False) and convert it to "
-        "safetensors: pass its state dict to mergelib.save_state_dict"
+        "trust the file, read it with torch.load(path, weights_only=False), and pass its state "
+        "dict, often under ['state_dict'], to mergelib.save_state_dict(state, 'new.safetensors')"
     )
 
 

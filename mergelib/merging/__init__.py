@@ -247,7 +247,7 @@ def merge(
     written = as_dtype(dtype)
     chosen = get_method(method)
     models = named(experts)
-    pretrained = base_of_all(models) if pretrained is None else pretrained
+    pretrained = base_of_all(models, pretrained)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     base = None if pretrained is None else as_state(pretrained)
     parts = Parts(include, exclude, missing, rename)

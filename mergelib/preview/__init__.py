@@ -122,7 +122,7 @@ def inspect(
         TypeError: if an input is not a model.
     """
     given = named(experts)
-    pretrained = base_of_all(given) if pretrained is None else pretrained
+    pretrained = base_of_all(given, pretrained)
     base = None if pretrained is None else as_state(pretrained, lazy=True)
     parts = Parts(include, exclude, missing, rename)
     states = renamed(as_states(given, lazy=True, base=base), base, rename)
