@@ -155,16 +155,12 @@ def merge_files(
     base = None if pretrained is None else open_model(pretrained, **how)
     checkpoints = {name: open_model(path, base, **how) for name, path in models.items()}
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
-    if rename and tokenizer:
-        raise ValueError(
-            "rename= and tokenizer= do not go together: first merge the model with other names by "
-            "itself, with the method average and the names of the base, then its result"
-        )
     output, single = Path(output), Path(output).suffix == ".safetensors"
     names = {str(path): name for name, path in models.items()} | {name: name for name in inputs}
-    inputs, own, files, places, sizes = match_vocabularies(inputs, names, tokenizer)
-    base, checkpoints = inputs.get("pretrained"), {name: inputs[name] for name in models}
-    source = compare(renamed(checkpoints, base, rename), base, parts, inputs, written)
+    given = {**inputs, **renamed(checkpoints, base, rename)}
+    given, own, files, places, sizes = match_vocabularies(given, names, tokenizer)
+    experts = {name: given[name] for name in models}
+    source = compare(experts, given.get("pretrained"), parts, given, written)
     reference = next(iter(inputs.values()))
     options: dict[str, Any] = {"device": device, "matrices": is_matrix, "shown": True}
     merged = merge_tensors(chosen, source, hyperparameters, **options)

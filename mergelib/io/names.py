@@ -12,11 +12,12 @@ from mergelib.statedict import StateDict, layout_of, tied_keys
 
 
 class Renamed(Mapping[str, Tensor]):
-    """A model in a file under other names; ``names`` maps each of these to the file's."""
+    """A model under other names, read on access; ``names`` maps each of these to the model's."""
 
     def __init__(self, model: StateDict, names: Mapping[str, str]) -> None:
         self._model, self._names = model, names
         self.shards: Mapping[Path, list[str]] = getattr(model, "shards", {})
+        self.path, self.base = getattr(model, "path", None), getattr(model, "base", None)
 
     def __getitem__(self, key: str) -> Tensor:
         return self._model[self._names[key]]
