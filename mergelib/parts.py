@@ -25,6 +25,7 @@ from mergelib.settings import nearest
 from mergelib.statedict import Misfit, StateDict, check_compatible, check_tensor, names_table
 
 Missing = Literal["error", "base", "skip", "experts"]
+Nan = Literal["error", "base"]
 Patterns = str | Sequence[str]
 
 _HINT = "; where only heads differ, leave them out with exclude="
@@ -34,10 +35,10 @@ SHOWN = 5  # keys that a message names
 
 @dataclass(frozen=True)
 class Parts:
-    """Which parts of models are merged; `mergelib.merge` explains the four options.
+    """Which parts of models are merged; `mergelib.merge` explains the five options.
 
     Raises:
-        ValueError: for another ``missing``.
+        ValueError: for another ``missing`` or ``nan``.
         TypeError: if patterns are not text, or ``rename`` does not map patterns to patterns.
     """
 
@@ -45,11 +46,13 @@ class Parts:
     exclude: Patterns | None = None
     missing: Missing = "error"
     rename: Mapping[str, str] | None = None
+    nan: Nan = "error"
 
     def __post_init__(self) -> None:
-        if self.missing not in get_args(Missing):
-            names = ", ".join(map(repr, get_args(Missing)))
-            raise ValueError(f"missing is {self.missing!r}, expected one of {names}")
+        for name, kind in (("missing", Missing), ("nan", Nan)):
+            if (value := getattr(self, name)) not in get_args(kind):
+                names = ", ".join(map(repr, get_args(kind)))
+                raise ValueError(f"{name} is {value!r}, expected one of {names}")
         for name in ("include", "exclude"):
             value = getattr(self, name)
             several = isinstance(value, Sequence) and all(isinstance(p, str) for p in value)
@@ -111,6 +114,11 @@ def select(
     hint = "" if parts is None else _HINT
     parts, tied = parts or ALL, tied or {}
     strict = parts.missing == "error"
+    for option in ("missing", "nan"):
+        if getattr(parts, option) == "base" and pretrained is None:
+            raise ValueError(
+                f"{option}='base' takes tensors of the pretrained model: pass pretrained="
+            )
     what = "pretrained" if pretrained is not None else next(iter(experts))
     reference = pretrained if pretrained is not None else experts[what]
     for key, tensor in reference.items():
@@ -141,7 +149,7 @@ def select(
     }
     rename = next(filter(None, renames.values()), "")
     if parts.missing == "base":
-        _check_base(selected, experts, pretrained, rename)
+        _check_base(selected, experts, reference, rename)
     merged = selected if strict else _agreeing(selected, reference, experts, tied)
     for name, model in experts.items():
         expected = _only(merged if strict else merged & model.keys(), reference)
@@ -229,14 +237,9 @@ def _agreeing(
 
 
 def _check_base(
-    selected: Set[str],
-    experts: Mapping[str, StateDict],
-    pretrained: StateDict | None,
-    rename: str,
+    selected: Set[str], experts: Mapping[str, StateDict], pretrained: StateDict, rename: str
 ) -> None:
     """Refuse ``missing="base"`` if there is no pretrained tensor to take."""
-    if pretrained is None:
-        raise ValueError("missing='base' takes tensors of the pretrained model: pass pretrained=")
     for name, expert in experts.items():
         for key in (key for key in expert if key in selected and key not in pretrained):
             raise ValueError(

@@ -48,7 +48,7 @@ from mergelib.io import (
 from mergelib.merging import IsMatrix, compare, merge_tensors
 from mergelib.messages.refusals import as_dtype, check_device
 from mergelib.messages.warned import warn
-from mergelib.parts import Missing, Parts, Patterns
+from mergelib.parts import Missing, Nan, Parts, Patterns
 from mergelib.progress import progress
 from mergelib.registry import get_method
 from mergelib.statedict import StateDict, is_matrix, named, names_table
@@ -70,6 +70,7 @@ def merge_files(
     exclude: Patterns | None = None,
     missing: Missing = "error",
     rename: Mapping[str, str] | None = None,
+    nan: Nan = "error",
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     tokenizer: str | None = None,
@@ -104,11 +105,12 @@ def merge_files(
             recipe that `mergelib.run_recipe` runs again.
         pretrained: file or folder of the base model; most methods need it. By default the one that
             the configuration of adapters names.
-        include: patterns of keys to merge; this and the next six options are those of
+        include: patterns of keys to merge; this and the next seven options are those of
             `mergelib.merge`.
         exclude: patterns of keys not to merge.
         missing: what happens to keys that models do not share.
         rename: patterns of experts' keys with the names that the reference has.
+        nan: what happens to NaN and Inf.
         device: where to compute.
         dtype: that of the result's floating tensors, also in the folder's ``config.json``; by
             default that of the pretrained model's (else the first expert's).
@@ -149,7 +151,7 @@ def merge_files(
     chosen, models = get_method(method), named(experts)
     pretrained = base_of_all(models) if pretrained is None else pretrained
     chosen.check(hyperparameters, pretrained=pretrained is not None)
-    parts = Parts(include, exclude, missing, rename)
+    parts = Parts(include, exclude, missing, rename, nan)
     memory = Memory()
     how: dict[str, Any] = {"memory": memory, "dequantise": dequantise}
     base = None if pretrained is None else open_model(pretrained, **how)
@@ -376,8 +378,7 @@ def _settle_ties(folder: Path) -> None:
     written = Checkpoint(folder)
     kinds = written.layout
     for head, table in product(filter(HEAD.search, kinds), filter(names_table, kinds)):
-        same_shape = kinds[table].shape == kinds[head].shape
-        if same_shape and not torch.equal(written[head], written[table]):
+        if kinds[table].shape == kinds[head].shape and not written.same(head, table):
             file.write_text(json.dumps({**config, "tie_word_embeddings": False}, indent=2))
             warn(
                 f"{head!r} and {table!r} differ in the merged model, but config.json tied them: "

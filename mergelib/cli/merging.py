@@ -11,12 +11,12 @@ from mergelib.cli.apps import Device, Settings, app, read_settings, split_commas
 from mergelib.cli.words import in_shell_words
 
 if TYPE_CHECKING:
-    from mergelib.parts import Missing
+    from mergelib.parts import Missing, Nan
 
 
 # What a setting may not be, and the option that is meant.
 _SAME = ["output", "pretrained", "include", "exclude", "missing", "rename", "device", "dtype"]
-_SAME += ["tokenizer", "chat_template", "max_shard_size", "dequantise", "overwrite"]
+_SAME += ["tokenizer", "chat_template", "max_shard_size", "dequantise", "overwrite", "nan"]
 _OPTIONS = {
     **{name: f"--{name.replace('_', '-')}" for name in _SAME},
     "is_matrix": "--fold-convolutions",
@@ -103,6 +103,9 @@ def merge_command(
         ),
     ] = "error",
     rename: Rename = None,
+    nan: Annotated[
+        str, typer.Option(help="For NaN and Inf: error, or base (take the pretrained entries).")
+    ] = "error",
     fold_convolutions: Annotated[
         bool,
         typer.Option(
@@ -143,6 +146,7 @@ def merge_command(
         exclude=split_commas(exclude),
         missing=cast("Missing", missing),  # which is checked there
         rename=read_settings(rename, "--rename") or None,
+        nan=cast("Nan", nan),
         device=device,
         dtype=dtype,
         tokenizer=tokenizer,

@@ -128,10 +128,11 @@ class Checkpoint(Mapping[str, Tensor]):
         return {
             key: first
             for key, first in repeated(names).items()
-            if key not in {*noted, *noted.values()} or self._same(key, first)
+            if key not in {*noted, *noted.values()} or self.same(key, first)
         }
 
-    def _same(self, key: str, other: str) -> bool:
+    def same(self, key: str, other: str) -> bool:
+        """Whether two tensors have the same shape, dtype and bytes."""
         entries = self._entries[key], self._entries[other]
         kinds = [(entry.shape, entry.dtype) for entry in entries]
         return kinds[0] == kinds[1] and torch.equal(
