@@ -159,10 +159,10 @@ def merge_files(
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
     output, single = Path(output), Path(output).suffix == ".safetensors"
     names = {str(path): name for name, path in models.items()} | {name: name for name in inputs}
-    given = {**inputs, **renamed(checkpoints, base, rename)}
-    given, own, files, places, sizes = match_vocabularies(given, names, tokenizer)
-    experts = {name: given[name] for name in models}
-    source = compare(experts, given.get("pretrained"), parts, given, written)
+    read = {**inputs, **renamed(checkpoints, base, rename)}
+    matched, own, files, places, sizes = match_vocabularies(read, names, tokenizer)
+    states = {name: matched[name] for name in models}
+    source = compare(states, matched.get("pretrained"), parts, matched, written)
     reference = next(iter(inputs.values()))
     options: dict[str, Any] = {"device": device, "matrices": is_matrix, "shown": True}
     merged = merge_tensors(chosen, source, hyperparameters, **options)

@@ -1,6 +1,6 @@
 """Read tables of tokens with their rows in the order of a common vocabulary."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 
 import torch
 from torch import Tensor
@@ -18,13 +18,9 @@ class Matched(Renamed):
     """
 
     def __init__(
-        self,
-        model: StateDict,
-        rows: Sequence[int],
-        tables: Set[str],
-        group: Mapping[str, "Matched"],
+        self, model: StateDict, rows: list[int], tables: Set[str], group: Mapping[str, "Matched"]
     ) -> None:
-        super().__init__(model, {key: key for key in model})
+        super().__init__(model)
         self.rows, self.tables, self.group = torch.tensor(rows), tables, group
 
     def __getitem__(self, key: str) -> Tensor:

@@ -14,8 +14,8 @@ from mergelib.statedict import StateDict, layout_of, tied_keys
 class Renamed(Mapping[str, Tensor]):
     """A model under other names, read on access; ``names`` maps each of these to the model's."""
 
-    def __init__(self, model: StateDict, names: Mapping[str, str]) -> None:
-        self._model, self._names = model, names
+    def __init__(self, model: StateDict, names: Mapping[str, str] | None = None) -> None:
+        self._model, self._names = model, names or {key: key for key in model}
         self.shards: Mapping[Path, list[str]] = getattr(model, "shards", {})
         self.path, self.base = getattr(model, "path", None), getattr(model, "base", None)
 

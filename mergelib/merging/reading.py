@@ -23,7 +23,7 @@ class Filled(Renamed):
     """A model whose ``filled`` tensors have the base's entries, else 0, in place of NaN and Inf."""
 
     def __init__(self, model: StateDict, base: StateDict, filled: Set[str]) -> None:
-        super().__init__(model, {key: key for key in model})
+        super().__init__(model)
         self.start, self.filled = base, filled
 
     def __getitem__(self, key: str) -> Tensor:
