@@ -28,7 +28,7 @@ from mergelib.inspection.companions import (
     folder_of,
     tell_of_companions,
 )
-from mergelib.inspection.layouts import HEAD
+from mergelib.inspection.layouts import HEAD, tied_alike
 from mergelib.inspection.tokens import match_vocabularies, places_in, read_chat, write_files
 from mergelib.inspection.vocabularies import read_json
 from mergelib.io import (
@@ -159,7 +159,7 @@ def merge_files(
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
     output, single = Path(output), Path(output).suffix == ".safetensors"
     names = {str(path): name for name, path in models.items()} | {name: name for name in inputs}
-    read = {**inputs, **renamed(checkpoints, base, rename)}
+    read = tied_alike({**inputs, **renamed(checkpoints, base, rename)})
     matched, own, files, places, sizes = match_vocabularies(read, names, tokenizer)
     states = {name: matched[name] for name in models}
     source = compare(states, matched.get("pretrained"), parts, matched, written)

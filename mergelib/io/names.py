@@ -40,8 +40,8 @@ class Renamed(Mapping[str, Tensor]):
     @property
     def tied(self) -> dict[str, str]:
         """Map every further name of a tied tensor to its first name."""
-        new = {old: key for key, old in self._names.items()}
-        return {new[key]: new[first] for key, first in tied_keys(self._model).items()}
+        new = {old: key for key, old in reversed([*self._names.items()])}
+        return {new[k]: new[first] for k, first in tied_keys(self._model).items() if k in new}
 
 
 def renamed(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mergelib.inspection.companions import check_modules, folder_of, tell_of_companions
+from mergelib.inspection.layouts import tied_alike
 from mergelib.io import Model, Models, WithAdapter, as_state, as_states, base_of_all, renamed
 from mergelib.merging import Source, compare
 from mergelib.messages.brief import Brief, as_bytes
@@ -126,13 +127,15 @@ def inspect(
     base = None if pretrained is None else as_state(pretrained, lazy=True)
     parts = Parts(include, exclude, missing, rename)
     states = renamed(as_states(given, lazy=True, base=base), base, rename)
-    models = states if base is None else {"pretrained": base, **states}
     known = given if pretrained is None else {"pretrained": pretrained, **given}
     refusals: list[ValueError] = []
     left: list[ValueError] = []  # those that remain if the patterns are excluded
     patterns: list[str] = []
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
+        models = tied_alike(states if base is None else {"pretrained": base, **states})
+        states = {name: models[name] for name in states}
+        base = None if base is None else models["pretrained"]
         source = attempt(lambda: compare(states, base, parts, known), left)
         rows = fates_of(models, parts, source)
         if source is None and type(left[0]) is Misfit and (patterns := patterns_of(rows)):

@@ -13,6 +13,7 @@ from tqdm import tqdm
 import mergelib as ml
 from mergelib.io import Checkpoint
 from tests.library.inspection.cases import edit, make_bert, make_llama, transformers
+from tests.library.streaming.cases import assert_same
 
 
 @pytest.fixture
@@ -168,6 +169,52 @@ def test_a_head_that_is_written_apart_is_not_tied(models: list[Path], tmp_path: 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ml.merge_files("average", tied, tmp_path / "again")
+
+
+EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+@pytest.mark.parametrize("method", ["average", "tsv"])
+def test_a_head_that_equals_the_table_stays_tied(method: str, tmp_path: Path) -> None:
+    """One file holds a copy, and a pickle has two names of one tensor."""
+    folders = [make_llama(tmp_path / str(i), i, tie_word_embeddings=True) for i in range(3)]
+    expected = ml.load_state_dict(
+        ml.merge_files(method, folders[1:], tmp_path / "o", pretrained=folders[0])
+    )
+    copied = ml.load_state_dict(folders[1])
+    ml.save_state_dict(copied | {HEAD: copied[EMBED].clone()}, folders[1] / "model.safetensors")
+    for tied in (folders[2], folders[0]):
+        state = ml.load_state_dict(tied)
+        torch.save(state | {HEAD: state[EMBED]}, tied / "pytorch_model.bin")
+        (tied / "model.safetensors").unlink()
+        out = ml.merge_files(
+            *(method, folders[1:], tmp_path / "o"), pretrained=folders[0], overwrite=True
+        )
+        model = transformers.AutoModelForCausalLM.from_pretrained(out)
+        assert model.config.tie_word_embeddings
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+        assert_same(model.state_dict(), expected | {HEAD: expected[EMBED]})
+
+
+@pytest.mark.parametrize("tied", [0, 1])
+def test_a_head_that_was_trained_by_itself(tied: int, tmp_path: Path) -> None:
+    """It is averaged with the table of the tied model, and the result is not tied."""
+    folders = [make_llama(tmp_path / str(i), i, tie_word_embeddings=i == tied) for i in range(2)]
+    states = [ml.load_state_dict(folder) for folder in folders]
+    states[tied][HEAD] = states[tied][EMBED]
+    expected = {key: (states[0][key] + states[1][key]) / 2 for key in states[0]}
+    match = f"'{HEAD}' of expert {1 - tied} differs from '{EMBED}', to which other models tie"
+    for size in (None, "500B"):
+        with pytest.warns(UserWarning, match=match):
+            out = ml.merge_files(
+                *("average", folders, tmp_path / "o"), max_shard_size=size, overwrite=True
+            )
+        model = transformers.AutoModelForCausalLM.from_pretrained(out)
+        assert not model.config.tie_word_embeddings
+        assert_same(model.state_dict(), expected)
+    report = ml.inspect(folders)
+    assert report.refusals == ()
+    assert match in str(report.warnings)
 
 
 def test_notes_of_the_base_that_are_not_true_of_the_result(tmp_path: Path) -> None:
