@@ -84,7 +84,7 @@ ALL = Parts()
 class Selection(Brief):
     """The merged model's keys, in the order of the reference, and which of them are merged.
 
-    ``owners`` has the experts of each key that is only averaged over the experts that have it.
+    ``owners`` has the experts of each key that is only averaged over those that have it, or copied.
     """
 
     keys: tuple[str, ...]
@@ -131,10 +131,16 @@ def select(
     if reference and not selected:
         raise ValueError("nothing to merge: exclude takes every key that include leaves")
     models = {what: reference, **experts}
+    integers: dict[str, tuple[str, ...]] = {}
     for key in sorted(key for key in selected if key.rpartition(".")[2] in COUNTERS):
-        kinds = {getattr(model[key], "dtype", None) for model in models.values() if key in model}
-        if len(kinds) > 1 and key in reference:
-            warn(f"{key!r} is copied from {what}, because its dtype differs between models")
+        kinds = {n: getattr(m[key], "dtype", None) for n, m in models.items() if key in m}
+        if key in reference and len({*kinds.values()}) > 1:
+            whole = (n for n, kind in kinds.items() if not getattr(kind, "is_floating_point", True))
+            owner = next(whole, what)
+            integers |= {key: (owner,)} if owner != what else {}
+            warn(f"{key!r} is copied from {owner}, because its dtype differs between models")
+            selected.discard(key)
+        elif strict and len(kinds) < len(models):  # versions of a library differ in what they save
             selected.discard(key)
     check_mergeable(models, selected, parts=bool(hint))
     for further, first in tied.items():
@@ -169,6 +175,7 @@ def select(
     if left_out:
         _tell_of_skipped(left_out, len({*chain(*models.values())} & selected))
     owners = _owners(selected - merged, experts, tied) if parts.missing == "experts" else {}
+    owners |= integers
     keys = dict.fromkeys(chain((key for key in reference if key not in left_out), owners))
     return Selection(tuple(keys), frozenset(merged), owners)
 

@@ -69,7 +69,11 @@ class Checkpoint(Mapping[str, Tensor]):
         else:
             for shard, keys in _read_index(file).items():
                 self._add(shard)
-                check_keys(keys, self.shards[shard], shard.name, file.name)
+                try:
+                    check_keys(keys, self.shards[shard], shard.name, file.name)
+                except ValueError as error:
+                    advice = "load the model with its library and save it again"
+                    raise ValueError(f"{error}: correct the index, or {advice}") from None
         if dequantise:
             kept, old = dequantised(self._entries), self.shards
             self._entries = dict(kept.values())
