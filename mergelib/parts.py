@@ -148,12 +148,13 @@ def select(
             raise ValueError(
                 f"{further!r} is tied to {first!r}: include or exclude both, not one of them"
             )
-    check_layouts(models, selected, tied, refuse=strict)
     renames = {
         name: explain_names(name, _only(selected, expert), what, reference)
         for name, expert in experts.items()
     }
     rename = next(filter(None, renames.values()), "")
+    if not rename:
+        check_layouts(models, selected, tied, refuse=strict)
     if parts.missing == "base":
         _check_base(selected, experts, reference, rename)
     merged = selected if strict else _agreeing(selected, reference, experts, tied)
@@ -162,7 +163,8 @@ def select(
         try:
             check_compatible(expected, {name: _only(merged, model)}, what, mixed=True)
         except Misfit as error:
-            advice = renames[name] if hint else renames[name].replace("rename=", "the names ")
+            advice = renames[name] or rename
+            advice = advice if hint else advice.replace("rename=", "the names ")
             tables = filter(names_table, expected.keys() & model.keys())
             if hint and any(getattr(model[k], "shape", 0) != expected[k].shape for k in tables):
                 hint = _TOKENS

@@ -90,17 +90,14 @@ def _check_experts(models: Mapping[str, StateDict], keys: Set[str], refuse: bool
 
 
 def _check_head(models: Mapping[str, StateDict], key: str) -> None:
-    """Refuse a head that only some models have, if another model has a table of its shape instead.
-
-    A head under another prefix is one, too.
-    """
+    """Refuse a head that only some models have, if another model has a table of its shape."""
     owner = next(name for name, model in models.items() if key in model)
-    shape, ending = models[owner][key].shape, key.split(".")[-2:]
+    shape = models[owner][key].shape
     for name, model in models.items():
         table = next(
             (k for k, t in model.items() if names_table(k) and t.shape == shape and k != key), None
         )
-        if table is not None and all(k.split(".")[-2:] != ending for k in model):
+        if key not in model and table is not None:
             raise OtherLayout(
                 f"{name} lacks {key!r}, which {owner} has, and apparently ties it to {table!r}: a "
                 "merge would lose a trained head, so give every model a tensor of "
