@@ -23,9 +23,9 @@ from torch import Tensor
 from mergelib.card import Merge, write_card
 from mergelib.hashing import sha256_of
 from mergelib.inspection.companions import (
-    check_modules,
     copy_needed,
     folder_of,
+    module_weights,
     tell_of_companions,
 )
 from mergelib.inspection.layouts import HEAD, tied_alike
@@ -177,8 +177,8 @@ def merge_files(
     if own is not None and (own / "config.json").is_file():  # and not that of an adapter
         candidates.insert(0, own)
     origin = None if single else next(filter(None, candidates), None)
+    modules = {} if origin is None else module_weights(inputs)
     if origin is not None:
-        check_modules(inputs)
         chat = read_chat(chat_template, folders, names, places or places_in(origin))
         if not chat:
             tell_of_companions(origin, checkpoints)
@@ -201,6 +201,12 @@ def merge_files(
             if origin is not None:
                 copy_needed(origin, target, modules=True)
                 copy_needed(own or origin, target, modules=True)
+                for part, weights in modules.items():
+                    (target / part / "pytorch_model.bin").unlink(missing_ok=True)
+                    same = dict[str, Any](pretrained=weights.pop("pretrained", None), nan=nan)
+                    same |= {"device": device, "dtype": dtype, "is_matrix": is_matrix}
+                    place, same["overwrite"] = target / part / "model.safetensors", True
+                    merge_files(method, weights, place, **same, **hyperparameters)
                 _settle(target, "vocab", len(places), sizes)
                 write_files(target, files)
                 write_files(target, chat)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mergelib.inspection.companions import check_modules, folder_of, tell_of_companions
+from mergelib.inspection.companions import folder_of, module_weights, tell_of_companions
 from mergelib.inspection.layouts import tied_alike
 from mergelib.io import Model, Models, WithAdapter, as_state, as_states, base_of_all, renamed
 from mergelib.merging import Source, compare
@@ -147,7 +147,7 @@ def inspect(
             source = Source(states, base, Selection(shared, frozenset(shared)), {}, {})
         else:
             attempt(source.check, left)
-            attempt(lambda: check_modules(known), left)
+            attempt(lambda: module_weights(known), left)
             if (origin := next(filter(None, map(folder_of, known.values())), None)) is not None:
                 tell_of_companions(origin, given)
         numbers = Numbers(source)
