@@ -46,13 +46,15 @@ def tied_alike(models: Mapping[str, StateDict]) -> dict[str, StateDict]:
     Models in memory are returned as they are: their names say what they tie.
     """
     reference, *others = layouts = [*map(layout_of, models.values())]
-    result, shared = dict(models), [key for key in reference if all(key in o for o in others)]
+    shared = dict.fromkeys(key for key in reference if all(key in other for other in others))
+    result = dict(models)
     if not all(getattr(model, "path", None) for model in models.values()):
         return result
     ties = {key: first for model in models.values() for key, first in tied_keys(model).items()}
-    for key in {k: None for layout in layouts for k in layout if k not in {*shared}}:
+    apart = {k: None for layout in layouts for k in layout if k not in shared}
+    for key in (k for k in apart if k in ties or HEAD.search(k)):
         owners = [layout for layout in layouts if key in layout]
-        tables = [ties.get(key), *(k for k in shared if HEAD.search(key) and names_table(k))]
+        tables = [ties[key]] if key in ties else filter(names_table, shared)
         fits = (
             k for k in tables if k in shared and all(o[k].shape == o[key].shape for o in owners)
         )

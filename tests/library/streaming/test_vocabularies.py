@@ -14,6 +14,8 @@ from torch import Tensor
 
 import mergelib as ml
 from mergelib import cli
+from mergelib.io.matched import Matched
+from mergelib.io.names import Renamed
 from tests.commands import runner
 from tests.library.inspection.cases import edit, transformers
 from tests.library.streaming.cases import assert_same
@@ -334,6 +336,17 @@ def test_other_names_and_other_tokens(tmp_path: Path, tokenizer: str) -> None:
     again = ml.run_recipe(out / "README.md", tmp_path / "again")
     assert_same(ml.load_state_dict(again), expected)
     assert vocabulary(again) == vocabulary(out)
+
+
+def test_a_view_of_models_in_memory() -> None:
+    """Views compose: rows in another order under another name, and a row of the base."""
+    base, other = {"t": torch.arange(6.0).view(3, 2)}, {"m.t": torch.arange(6.0, 10.0).view(2, 2)}
+    views: dict[str, Matched] = {}
+    views["pretrained"] = Matched(base, [0, 1, 2], {"t"}, views)
+    views["a"] = Matched(Renamed(other, {"t": "m.t"}), [1, -1, 0], {"t"}, views)
+    assert views["a"]["t"].tolist() == [[8, 9], [2, 3], [6, 7]]
+    assert views["a"].layout["t"].shape == (3, 2)
+    assert views["pretrained"]["t"] is base["t"]
 
 
 def test_refusals(tmp_path: Path) -> None:
