@@ -18,7 +18,7 @@ from mergelib.inspection.layouts import tied_alike
 from mergelib.io import Model, Models, WithAdapter, as_state, as_states, base_of_all, renamed
 from mergelib.merging import Source, compare
 from mergelib.messages.brief import Brief, as_bytes
-from mergelib.parts import Missing, Parts, Patterns, Selection
+from mergelib.parts import Missing, Nan, Parts, Patterns, Selection
 from mergelib.preview.fates import attempt, fates_of, patterns_of, table_of
 from mergelib.preview.numbers import Numbers
 from mergelib.preview.suggesting import command_for, costs_of, listed, suggest
@@ -94,6 +94,7 @@ def inspect(
     exclude: Patterns | None = None,
     missing: Missing = "error",
     rename: Mapping[str, str] | None = None,
+    nan: Nan = "error",
     layers: bool = False,
 ) -> Inspection:
     """Report what a merge of these models would do and refuse, and suggest the next command.
@@ -109,12 +110,13 @@ def inspect(
     [0.0, 1.41, 2.0]
 
     Args:
-        experts: as in `mergelib.merge`, like the next five options.
+        experts: as in `mergelib.merge`, like the next six options.
         pretrained: the base model; by default the one that adapters name.
         include: patterns of keys to merge.
         exclude: patterns of keys not to merge.
         missing: what happens to keys that models do not share.
         rename: patterns of experts' keys with their new names.
+        nan: what happens to NaN and Inf.
         layers: whether to report norms per layer.
 
     Raises:
@@ -125,7 +127,7 @@ def inspect(
     given = named(experts)
     pretrained = base_of_all(given) if pretrained is None else pretrained
     base = None if pretrained is None else as_state(pretrained, lazy=True)
-    parts = Parts(include, exclude, missing, rename)
+    parts = Parts(include, exclude, missing, rename, nan)
     states = renamed(as_states(given, lazy=True, base=base), base, rename)
     known = given if pretrained is None else {"pretrained": pretrained, **given}
     refusals: list[ValueError] = []
