@@ -25,6 +25,7 @@ from mergelib.settings import nearest
 from mergelib.statedict import Misfit, StateDict, check_compatible, check_tensor, names_table
 
 Missing = Literal["error", "base", "skip", "experts"]
+Nan = Literal["error", "base"]
 Patterns = str | Sequence[str]
 
 _HINT = "; where only heads differ, leave them out with exclude="
@@ -34,10 +35,10 @@ SHOWN = 5  # keys that a message names
 
 @dataclass(frozen=True)
 class Parts:
-    """Which parts of models are merged; `mergelib.merge` explains the four options.
+    """Which parts of models are merged; `mergelib.merge` explains the five options.
 
     Raises:
-        ValueError: for another ``missing``.
+        ValueError: for another ``missing`` or ``nan``.
         TypeError: if patterns are not text, or ``rename`` does not map patterns to patterns.
     """
 
@@ -45,11 +46,13 @@ class Parts:
     exclude: Patterns | None = None
     missing: Missing = "error"
     rename: Mapping[str, str] | None = None
+    nan: Nan = "error"
 
     def __post_init__(self) -> None:
-        if self.missing not in get_args(Missing):
-            names = ", ".join(map(repr, get_args(Missing)))
-            raise ValueError(f"missing is {self.missing!r}, expected one of {names}")
+        for name, kind in (("missing", Missing), ("nan", Nan)):
+            if (value := getattr(self, name)) not in get_args(kind):
+                names = ", ".join(map(repr, get_args(kind)))
+                raise ValueError(f"{name} is {value!r}, expected one of {names}")
         for name in ("include", "exclude"):
             value = getattr(self, name)
             several = isinstance(value, Sequence) and all(isinstance(p, str) for p in value)
@@ -81,7 +84,7 @@ ALL = Parts()
 class Selection(Brief):
     """The merged model's keys, in the order of the reference, and which of them are merged.
 
-    ``owners`` has the experts of each key that is only averaged over the experts that have it.
+    ``owners`` has the experts of each key that is only averaged over those that have it, or copied.
     """
 
     keys: tuple[str, ...]
@@ -111,6 +114,11 @@ def select(
     hint = "" if parts is None else _HINT
     parts, tied = parts or ALL, tied or {}
     strict = parts.missing == "error"
+    for option in ("missing", "nan"):
+        if getattr(parts, option) == "base" and pretrained is None:
+            raise ValueError(
+                f"{option}='base' takes tensors of the pretrained model: pass pretrained="
+            )
     what = "pretrained" if pretrained is not None else next(iter(experts))
     reference = pretrained if pretrained is not None else experts[what]
     for key, tensor in reference.items():
@@ -123,10 +131,16 @@ def select(
     if reference and not selected:
         raise ValueError("nothing to merge: exclude takes every key that include leaves")
     models = {what: reference, **experts}
+    integers: dict[str, tuple[str, ...]] = {}
     for key in sorted(key for key in selected if key.rpartition(".")[2] in COUNTERS):
-        kinds = {getattr(model[key], "dtype", None) for model in models.values() if key in model}
-        if len(kinds) > 1 and key in reference:
-            warn(f"{key!r} is copied from {what}, because its dtype differs between models")
+        kinds = {n: getattr(m[key], "dtype", None) for n, m in models.items() if key in m}
+        if key in reference and len({*kinds.values()}) > 1:
+            whole = (n for n, kind in kinds.items() if not getattr(kind, "is_floating_point", True))
+            owner = next(whole, what)
+            integers |= {key: (owner,)} if owner != what else {}
+            warn(f"{key!r} is copied from {owner}, because its dtype differs between models")
+            selected.discard(key)
+        elif strict and len(kinds) < len(models):  # versions of a library differ in what they save
             selected.discard(key)
     check_mergeable(models, selected, parts=bool(hint))
     for further, first in tied.items():
@@ -134,21 +148,23 @@ def select(
             raise ValueError(
                 f"{further!r} is tied to {first!r}: include or exclude both, not one of them"
             )
-    check_layouts(models, selected, tied, refuse=strict)
     renames = {
         name: explain_names(name, _only(selected, expert), what, reference)
         for name, expert in experts.items()
     }
     rename = next(filter(None, renames.values()), "")
+    if not rename:
+        check_layouts(models, selected, tied, refuse=strict)
     if parts.missing == "base":
-        _check_base(selected, experts, pretrained, rename)
+        _check_base(selected, experts, reference, rename)
     merged = selected if strict else _agreeing(selected, reference, experts, tied)
     for name, model in experts.items():
         expected = _only(merged if strict else merged & model.keys(), reference)
         try:
             check_compatible(expected, {name: _only(merged, model)}, what, mixed=True)
         except Misfit as error:
-            advice = renames[name] if hint else renames[name].replace("rename=", "the names ")
+            advice = renames[name] or rename
+            advice = advice if hint else advice.replace("rename=", "the names ")
             tables = filter(names_table, expected.keys() & model.keys())
             if hint and any(getattr(model[k], "shape", 0) != expected[k].shape for k in tables):
                 hint = _TOKENS
@@ -161,6 +177,7 @@ def select(
     if left_out:
         _tell_of_skipped(left_out, len({*chain(*models.values())} & selected))
     owners = _owners(selected - merged, experts, tied) if parts.missing == "experts" else {}
+    owners |= integers
     keys = dict.fromkeys(chain((key for key in reference if key not in left_out), owners))
     return Selection(tuple(keys), frozenset(merged), owners)
 
@@ -229,14 +246,9 @@ def _agreeing(
 
 
 def _check_base(
-    selected: Set[str],
-    experts: Mapping[str, StateDict],
-    pretrained: StateDict | None,
-    rename: str,
+    selected: Set[str], experts: Mapping[str, StateDict], pretrained: StateDict, rename: str
 ) -> None:
     """Refuse ``missing="base"`` if there is no pretrained tensor to take."""
-    if pretrained is None:
-        raise ValueError("missing='base' takes tensors of the pretrained model: pass pretrained=")
     for name, expert in experts.items():
         for key in (key for key in expert if key in selected and key not in pretrained):
             raise ValueError(

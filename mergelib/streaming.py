@@ -23,12 +23,12 @@ from torch import Tensor
 from mergelib.card import Merge, write_card
 from mergelib.hashing import sha256_of
 from mergelib.inspection.companions import (
-    check_modules,
     copy_needed,
     folder_of,
+    module_weights,
     tell_of_companions,
 )
-from mergelib.inspection.layouts import HEAD
+from mergelib.inspection.layouts import HEAD, tied_alike
 from mergelib.inspection.tokens import match_vocabularies, places_in, read_chat, write_files
 from mergelib.inspection.vocabularies import read_json
 from mergelib.io import (
@@ -48,7 +48,7 @@ from mergelib.io import (
 from mergelib.merging import IsMatrix, compare, merge_tensors
 from mergelib.messages.refusals import as_dtype, check_device
 from mergelib.messages.warned import warn
-from mergelib.parts import Missing, Parts, Patterns
+from mergelib.parts import Missing, Nan, Parts, Patterns
 from mergelib.progress import progress
 from mergelib.registry import get_method
 from mergelib.statedict import StateDict, is_matrix, named, names_table
@@ -70,6 +70,7 @@ def merge_files(
     exclude: Patterns | None = None,
     missing: Missing = "error",
     rename: Mapping[str, str] | None = None,
+    nan: Nan = "error",
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     tokenizer: str | None = None,
@@ -104,11 +105,12 @@ def merge_files(
             recipe that `mergelib.run_recipe` runs again.
         pretrained: file or folder of the base model; most methods need it. By default the one that
             the configuration of adapters names.
-        include: patterns of keys to merge; this and the next six options are those of
+        include: patterns of keys to merge; this and the next seven options are those of
             `mergelib.merge`.
         exclude: patterns of keys not to merge.
         missing: what happens to keys that models do not share.
         rename: patterns of experts' keys with the names that the reference has.
+        nan: what happens to NaN and Inf.
         device: where to compute.
         dtype: that of the result's floating tensors, also in the folder's ``config.json``; by
             default that of the pretrained model's (else the first expert's).
@@ -149,22 +151,18 @@ def merge_files(
     chosen, models = get_method(method), named(experts)
     pretrained = base_of_all(models, pretrained)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
-    parts = Parts(include, exclude, missing, rename)
+    parts = Parts(include, exclude, missing, rename, nan)
     memory = Memory()
     how: dict[str, Any] = {"memory": memory, "dequantise": dequantise}
     base = None if pretrained is None else open_model(pretrained, **how)
     checkpoints = {name: open_model(path, base, **how) for name, path in models.items()}
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
-    if rename and tokenizer:
-        raise ValueError(
-            "rename= and tokenizer= do not go together: first merge the model with other names by "
-            "itself, with the method average and the names of the base, then its result"
-        )
     output, single = Path(output), Path(output).suffix == ".safetensors"
     names = {str(path): name for name, path in models.items()} | {name: name for name in inputs}
-    inputs, own, files, places, sizes = match_vocabularies(inputs, names, tokenizer)
-    base, checkpoints = inputs.get("pretrained"), {name: inputs[name] for name in models}
-    source = compare(renamed(checkpoints, base, rename), base, parts, inputs, written)
+    read = tied_alike({**inputs, **renamed(checkpoints, base, rename)})
+    matched, own, files, places, sizes = match_vocabularies(read, names, tokenizer)
+    states = {name: matched[name] for name in models}
+    source = compare(states, matched.get("pretrained"), parts, matched, written)
     reference = next(iter(inputs.values()))
     options: dict[str, Any] = {"device": device, "matrices": is_matrix, "shown": True}
     merged = merge_tensors(chosen, source, hyperparameters, **options)
@@ -179,8 +177,8 @@ def merge_files(
     if own is not None and (own / "config.json").is_file():  # and not that of an adapter
         candidates.insert(0, own)
     origin = None if single else next(filter(None, candidates), None)
+    modules = {} if origin is None else module_weights(inputs)
     if origin is not None:
-        check_modules(inputs)
         chat = read_chat(chat_template, folders, names, places or places_in(origin))
         if not chat:
             tell_of_companions(origin, checkpoints)
@@ -203,6 +201,12 @@ def merge_files(
             if origin is not None:
                 copy_needed(origin, target, modules=True)
                 copy_needed(own or origin, target, modules=True)
+                for part, weights in modules.items():
+                    (target / part / "pytorch_model.bin").unlink(missing_ok=True)
+                    same = dict[str, Any](pretrained=weights.pop("pretrained", None), nan=nan)
+                    same |= {"device": device, "dtype": dtype, "is_matrix": is_matrix}
+                    place, same["overwrite"] = target / part / "model.safetensors", True
+                    merge_files(method, weights, place, **same, **hyperparameters)
                 _settle(target, "vocab", len(places), sizes)
                 write_files(target, files)
                 write_files(target, chat)
@@ -380,8 +384,7 @@ def _settle_ties(folder: Path) -> None:
     written = Checkpoint(folder)
     kinds = written.layout
     for head, table in product(filter(HEAD.search, kinds), filter(names_table, kinds)):
-        same_shape = kinds[table].shape == kinds[head].shape
-        if same_shape and not torch.equal(written[head], written[table]):
+        if kinds[table].shape == kinds[head].shape and not written.same(head, table):
             file.write_text(json.dumps({**config, "tie_word_embeddings": False}, indent=2))
             warn(
                 f"{head!r} and {table!r} differ in the merged model, but config.json tied them: "

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # What a setting may not be, and the option that is meant.
 _SAME = ["output", "pretrained", "include", "exclude", "missing", "rename", "device", "dtype"]
-_SAME += ["tokenizer", "chat_template", "max_shard_size", "dequantise", "overwrite"]
+_SAME += ["tokenizer", "chat_template", "max_shard_size", "dequantise", "overwrite", "nan"]
 _OPTIONS = {
     **{name: f"--{name.replace('_', '-')}" for name in _SAME},
     "is_matrix": "--fold-convolutions",
@@ -61,6 +61,9 @@ Rename = Annotated[
     list[str] | None,
     typer.Option(help="New names of experts' keys, e.g. 'module.*=*'; repeatable."),
 ]
+Nan = Annotated[
+    str, typer.Option(help="For NaN and Inf: error, or base (take the pretrained entries).")
+]
 Overwrite = Annotated[bool, typer.Option(help="Replace an output that exists.")]
 Dtype = Annotated[
     str | None,
@@ -103,6 +106,7 @@ def merge_command(
         ),
     ] = "error",
     rename: Rename = None,
+    nan: Nan = "error",
     fold_convolutions: Annotated[
         bool,
         typer.Option(
@@ -143,6 +147,7 @@ def merge_command(
         exclude=split_commas(exclude),
         missing=cast("Missing", missing),  # which is checked there
         rename=read_settings(rename, "--rename") or None,
+        nan=cast("Any", nan),
         device=device,
         dtype=dtype,
         tokenizer=tokenizer,
@@ -226,6 +231,7 @@ def inspect_command(
         str, typer.Option(help="For keys that models do not share; as in: mergelib merge")
     ] = "error",
     rename: Rename = None,
+    nan: Nan = "error",
     layers: Annotated[bool, typer.Option("--layers", help="Add the norms per layer.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
@@ -242,6 +248,7 @@ def inspect_command(
         exclude=split_commas(exclude),
         missing=cast("Missing", missing),
         rename=read_settings(rename, "--rename") or None,
+        nan=cast("Any", nan),
         layers=layers,
     )
     report = replace(

@@ -7,7 +7,7 @@ import shlex
 # What the library calls as a keyword, and the commands as an option of that name.
 _KEYWORD = re.compile(
     r"(?<![^\s(])(pretrained|include|exclude|missing|device|dtype|tokenizer|overwrite|rank|rename"
-    r"|dequantise)=(True\b|'([^']*)')?"
+    r"|dequantise|nan)=(True\b|'([^']*)')?"
 )
 _PHRASES = {
     "is_matrix=mergelib.is_kernel": "--fold-convolutions",

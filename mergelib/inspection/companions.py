@@ -91,22 +91,28 @@ def module_folders(folder: Path) -> list[str]:
     return [name for name in inside if (folder / name).is_dir()]
 
 
-def check_modules(models: Mapping[str, object]) -> None:
-    """Raise ``ValueError`` if weights in module folders differ, because they are not merged."""
-    digests: dict[str, tuple[str, str]] = {}
+def module_weights(models: Mapping[str, object]) -> dict[str, dict[str, Path]]:
+    """Return the modules' folders whose weights differ, with the file of every model.
+
+    Raises:
+        ValueError: if a model has no weights there.
+    """
+    files: dict[str, dict[str, Path]] = {}
     for name, folder in ((name, folder_of(model)) for name, model in models.items()):
         if folder is None:
             continue
         for part in module_folders(folder):
             for file in sorted(f for f in (folder / part).rglob("*") if WEIGHTS.search(f.name)):
-                relative, digest = str(file.relative_to(folder)), sha256_of(file)
-                first = digests.setdefault(relative, (name, digest))
-                if first[1] != digest:
-                    raise ValueError(
-                        f"{name} and {first[0]} hold different weights in {relative}, and weights "
-                        "in folders of modules are not merged: merge these files by themselves, "
-                        "and use a file ending in .safetensors as output of the rest"
-                    )
+                files.setdefault(str(file.parent.relative_to(folder)), {}).setdefault(name, file)
+    differing = {p: own for p, own in files.items() if len({*map(sha256_of, own.values())}) > 1}
+    for part, own in differing.items():
+        for name in (name for name in models if name not in own):
+            raise ValueError(
+                f"{name} has no weights in {part}, where {' and '.join([*own][:2])} hold different "
+                "ones: merge these files by themselves, and use a file ending in .safetensors as "
+                "output of the rest"
+            )
+    return differing
 
 
 def copy_needed(origin: Path, folder: Path, *, modules: bool) -> None:

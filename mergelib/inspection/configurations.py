@@ -9,14 +9,14 @@ from mergelib.messages.warned import warn
 
 Configuration = Mapping[str, Any]
 
-# Entries that say how a model was trained, loaded or labelled, and not what it computes. Labels and
-# tokens are compared by themselves.
+# Entries that say how a model was trained, loaded or labelled, and not what it computes. Labels,
+# tokens and ties are compared by themselves.
 _HARMLESS = re.compile(
     r"^_(?!class_name$)|(^|\.)(architectures|auto_map|dtype|torch_dtype|id2label|label2id|num_labels"
     r"|num_classes|label_(names|descriptions)|problem_type|finetuning_task|task_specific_params|use_cache|torchscript"
     r"|gradient_checkpointing|return_dict\w*|output_\w+|vocab_size|license|tags|pretrained_cfg"
     r"|quantization_config|initializer_\w+|init_\w+|label_smoothing|use_bfloat16|chunk_size_feed_forward)(\.|$)"
-    r"|drop|version|_token_id$|_loss|loss_"
+    r"|drop|version|_token_id$|_loss|loss_|^tie_word_embeddings$"
 )
 _KIND = re.compile(r"(^|\.)(model_type|_class_name|architecture)$")
 _HEADS = re.compile(r"heads?(_kv)?$|head_dim$|multi_query|interleave|(^|[._])groups?$")

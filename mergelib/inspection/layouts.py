@@ -3,8 +3,10 @@
 import re
 from collections.abc import Mapping, Set
 
+from mergelib.inspection.watch import equal
+from mergelib.io.names import Renamed
 from mergelib.messages.warned import warn
-from mergelib.statedict import Misfit, StateDict, is_stack, names_table
+from mergelib.statedict import Misfit, StateDict, is_stack, layout_of, names_table, tied_keys
 
 # Output layers that some models tie to their table of tokens, and files then leave out.
 HEAD = re.compile(
@@ -34,6 +36,42 @@ def check_layouts(
         _check_experts(models, partly, refuse)
         for key in sorted(filter(HEAD.search, partly)):
             _check_head(models, key)
+
+
+def tied_alike(models: Mapping[str, StateDict]) -> dict[str, StateDict]:
+    """Return models with equal names of tied tensors, of which some files hold the first name only.
+
+    A further name that the reference lacks is left out, unless a model has another tensor there.
+    Then, and if the reference has it, models without it get the tied tensor under this name, too.
+    Models in memory are returned as they are: their names say what they tie.
+    """
+    reference, *others = layouts = [*map(layout_of, models.values())]
+    shared = dict.fromkeys(key for key in reference if all(key in other for other in others))
+    result = dict(models)
+    if not all(getattr(model, "path", None) for model in models.values()):
+        return result
+    ties = {key: first for model in models.values() for key, first in tied_keys(model).items()}
+    apart = {k: None for layout in layouts for k in layout if k not in shared}
+    for key in (k for k in apart if k in ties or HEAD.search(k)):
+        owners = [layout for layout in layouts if key in layout]
+        tables = [ties[key]] if key in ties else filter(names_table, shared)
+        fits = (
+            k for k in tables if k in shared and all(o[k].shape == o[key].shape for o in owners)
+        )
+        if (first := next(fits, None)) is None:
+            continue
+        own = [n for n, m in models.items() if key in m and not equal(m[key], m[first])]
+        if own:
+            warn(
+                f"{key!r} of {own[0]} differs from {first!r}, to which other models tie theirs: "
+                "the merged model has both and must not tie them (tie_word_embeddings: false)"
+            )
+        for name, model in result.items():
+            names = {k: k for k in model if k != key}
+            if own or key in reference:
+                names = {k: k for k in model} | ({} if key in model else {key: first})
+            result[name] = Renamed(model, names)
+    return result
 
 
 def _check_experts(models: Mapping[str, StateDict], keys: Set[str], refuse: bool) -> None:

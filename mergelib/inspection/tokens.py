@@ -8,14 +8,13 @@ from typing import Any
 
 from mergelib.inspection.companions import folder_of, usage_of
 from mergelib.inspection.vocabularies import read_json, read_rows
-from mergelib.io import Checkpoint
 from mergelib.io.matched import Matched
 from mergelib.messages.warned import warn
-from mergelib.statedict import StateDict, names_table
+from mergelib.statedict import StateDict, layout_of, names_table
 
 Files = dict[str, dict[str, Any]]  # new entries of JSON files
 Places = dict[str | int, int]  # rows by token, or by their own number if they have no token
-Matching = tuple[dict[str, Checkpoint], Path | None, Files, Places, list[int]]
+Matching = tuple[Mapping[str, StateDict], Path | None, Files, Places, list[int]]
 
 _PARTIAL = ("tokenizer_config.json", "added_tokens.json")  # list added tokens alone
 _NOT_TOKENS = re.compile(r"pos|wpe|type|relative", re.IGNORECASE)  # positions and segments
@@ -24,7 +23,7 @@ _ITEMS = ("the chat template", "tokenizer_config.json: eos_token")
 
 
 def match_vocabularies(
-    models: dict[str, Checkpoint], names: Mapping[str, str], tokenizer: str | None
+    models: Mapping[str, StateDict], names: Mapping[str, str], tokenizer: str | None
 ) -> Matching:
     """Return models, the reference first, with the vocabulary of the one that a name or path means.
 
@@ -37,7 +36,7 @@ def match_vocabularies(
     if tokenizer not in names:
         listed = ", ".join(map(repr, ("base", "union", *models)))
         raise ValueError(f"tokenizer is {tokenizer!r}, expected one of {listed}")
-    owner, layouts = names[tokenizer], {name: model.layout for name, model in models.items()}
+    owner, layouts = names[tokenizer], {name: layout_of(model) for name, model in models.items()}
     sizes = {name: _size(name, layout) for name, layout in layouts.items()}
     folders = {name: _folder(name, model) for name, model in models.items()}
     places = {name: places_in(folder, sizes[name]) for name, folder in folders.items()}
@@ -54,7 +53,7 @@ def match_vocabularies(
         files = _united(folders, lacked, owner, sizes[owner])
         for entry in files["tokenizer.json"]["added_tokens"]:
             entries[entry["id"] : entry["id"] + 1] = [entry["content"]]
-    tables, matched = _tables(layouts, sizes), dict[str, Checkpoint]()
+    tables, matched = _tables(layouts, sizes), dict[str, Matched]()
     for name, model in models.items():
         rows = [places[name].get(entry, -1) for entry in entries]
         matched[name] = Matched(model, rows, tables, matched)
@@ -70,12 +69,13 @@ def _size(name: str, layout: StateDict) -> int:
     return rows
 
 
-def _folder(name: str, model: Checkpoint) -> Path:
+def _folder(name: str, model: StateDict) -> Path:
     for folder in filter(None, map(folder_of, (model, getattr(model, "base", None)))):  # adapters'
         if any(file not in _PARTIAL for _, file in read_rows(folder).values()):
             return folder
+    path = getattr(model, "path", "memory")
     raise ValueError(
-        f"tokenizer= finds no vocabulary of {name} in {model.path}: pass a folder with vocab.json, "
+        f"tokenizer= finds no vocabulary of {name} in {path}: pass a folder with vocab.json, "
         "vocab.txt or tokenizer.json, which save_pretrained of transformers' AutoTokenizer writes"
     )
 

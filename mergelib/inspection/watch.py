@@ -133,7 +133,7 @@ def _split(
     for i in group:
         for part in parts:
             j = part[0]
-            if _equal(samples[j], samples[i]) and _equal(read(j), read(i)):
+            if equal(samples[j], samples[i]) and equal(read(j), read(i)):
                 part.append(i)
                 break
         else:
@@ -141,7 +141,7 @@ def _split(
     return [part for part in parts if len(part) > 1]
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
+def equal(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors are equal at the precision of the coarser one."""
     if one.dtype != other.dtype:
         kind = min(one.dtype, other.dtype, key=lambda dtype: (dtype.itemsize, str(dtype)))

@@ -69,7 +69,11 @@ class Checkpoint(Mapping[str, Tensor]):
         else:
             for shard, keys in _read_index(file).items():
                 self._add(shard)
-                check_keys(keys, self.shards[shard], shard.name, file.name)
+                try:
+                    check_keys(keys, self.shards[shard], shard.name, file.name)
+                except ValueError as error:
+                    advice = "load the model with its library and save it again"
+                    raise ValueError(f"{error}: correct the index, or {advice}") from None
         if dequantise:
             kept, old = dequantised(self._entries), self.shards
             self._entries = dict(kept.values())
@@ -128,10 +132,11 @@ class Checkpoint(Mapping[str, Tensor]):
         return {
             key: first
             for key, first in repeated(names).items()
-            if key not in {*noted, *noted.values()} or self._same(key, first)
+            if key not in {*noted, *noted.values()} or self.same(key, first)
         }
 
-    def _same(self, key: str, other: str) -> bool:
+    def same(self, key: str, other: str) -> bool:
+        """Whether two tensors have the same shape, dtype and bytes."""
         entries = self._entries[key], self._entries[other]
         kinds = [(entry.shape, entry.dtype) for entry in entries]
         return kinds[0] == kinds[1] and torch.equal(

@@ -1,15 +1,15 @@
 """Read tables of tokens with their rows in the order of a common vocabulary."""
 
-from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Mapping, Set
 
 import torch
 from torch import Tensor
 
-from mergelib.io.checkpoint import Checkpoint
+from mergelib.io.names import Renamed
+from mergelib.statedict import StateDict
 
 
-class Matched(Checkpoint):
+class Matched(Renamed):
     """A model whose ``tables`` are read as ``rows`` of what is stored; those it lacks are -1.
 
     They are taken from the model called "pretrained" in the ``group``, or if it lacks them, too,
@@ -17,14 +17,10 @@ class Matched(Checkpoint):
     rows, and another model's table.
     """
 
-    def __new__(cls, model: Checkpoint, *_: Any) -> "Matched":
-        """Inherit from the model's own class, which may be that of an adapter."""
-        return object.__new__(type(cls.__name__, (cls, type(model)), {}))
-
     def __init__(
-        self, model: Checkpoint, rows: Sequence[int], tables: Set[str], group: Mapping[str, Any]
+        self, model: StateDict, rows: list[int], tables: Set[str], group: Mapping[str, "Matched"]
     ) -> None:
-        self.__dict__.update(vars(model))
+        super().__init__(model)
         self.rows, self.tables, self.group = torch.tensor(rows), tables, group
 
     def __getitem__(self, key: str) -> Tensor:

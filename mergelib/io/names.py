@@ -12,11 +12,12 @@ from mergelib.statedict import StateDict, layout_of, tied_keys
 
 
 class Renamed(Mapping[str, Tensor]):
-    """A model in a file under other names; ``names`` maps each of these to the file's."""
+    """A model under other names, read on access; ``names`` maps each of these to the model's."""
 
-    def __init__(self, model: StateDict, names: Mapping[str, str]) -> None:
-        self._model, self._names = model, names
+    def __init__(self, model: StateDict, names: Mapping[str, str] | None = None) -> None:
+        self._model, self._names = model, names or {key: key for key in model}
         self.shards: Mapping[Path, list[str]] = getattr(model, "shards", {})
+        self.path, self.base = getattr(model, "path", None), getattr(model, "base", None)
 
     def __getitem__(self, key: str) -> Tensor:
         return self._model[self._names[key]]
@@ -39,8 +40,8 @@ class Renamed(Mapping[str, Tensor]):
     @property
     def tied(self) -> dict[str, str]:
         """Map every further name of a tied tensor to its first name."""
-        new = {old: key for key, old in self._names.items()}
-        return {new[key]: new[first] for key, first in tied_keys(self._model).items()}
+        new = {old: key for key, old in reversed([*self._names.items()])}
+        return {new[k]: new[first] for k, first in tied_keys(self._model).items() if k in new}
 
 
 def renamed(

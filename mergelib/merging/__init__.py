@@ -23,19 +23,19 @@ from mergelib.io import Model, Models, as_state, as_states, base_of_all, renamed
 from mergelib.merging.applying import (
     NotFinite,
     apply_rule,
+    copied,
     not_finite,
     own_seed,
-    rounded,
     too_large,
 )
+from mergelib.merging.reading import Filled, passed
 from mergelib.merging.reading import Group as Group
 from mergelib.merging.reading import first_pass as first_pass
 from mergelib.merging.reading import is_weight as is_weight
-from mergelib.merging.reading import passed
 from mergelib.merging.reading import weights_of as weights_of
 from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import as_dtype, check_device
-from mergelib.parts import Missing, Parts, Patterns, Selection, select
+from mergelib.parts import Missing, Nan, Parts, Patterns, Selection, select
 from mergelib.registry import Method, get_method
 from mergelib.settings import per_expert, settings_at
 from mergelib.statedict import (
@@ -158,6 +158,9 @@ def compare(
     layouts = {name: layout_of(model) for name, model in experts.items()}
     base = None if pretrained is None else layout_of(pretrained)
     selection = select(layouts, base, parts, tied=aliases)
+    if parts and parts.nan == "base" and pretrained is not None:
+        fill = partial(Filled, base=pretrained, filled=selection.merged)
+        experts, pretrained = {n: fill(model) for n, model in experts.items()}, fill(pretrained)
     known = {name: model for name, model in (given or {}).items() if model is not None}
     source = Source(experts, pretrained, selection, aliases, kinds_of(known.values()), dtype)
     if known:
@@ -176,6 +179,7 @@ def merge(
     exclude: Patterns | None = None,
     missing: Missing = "error",
     rename: Mapping[str, str] | None = None,
+    nan: Nan = "error",
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     is_matrix: IsMatrix = is_matrix,
@@ -204,6 +208,8 @@ def merge(
         rename: patterns of keys with their new names, such as ``{"module.*": "*"}``; a ``*`` stands
             for any text. Only keys that the pretrained model (else the first expert) lacks are
             renamed, before anything is compared, by one pair after the other.
+        nan: what happens to NaN and Inf: ``"error"``, or ``"base"`` (those of an expert are read as
+            the pretrained entries; where these are not finite, the result has them unchanged).
         device: where to compute; by default where the tensors are. The result is on the inputs'
             device.
         dtype: ``"float32"``, ``"float16"`` or ``"bfloat16"``, to which floating tensors are rounded
@@ -250,7 +256,7 @@ def merge(
     pretrained = base_of_all(models, pretrained)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     base = None if pretrained is None else as_state(pretrained)
-    parts = Parts(include, exclude, missing, rename)
+    parts = Parts(include, exclude, missing, rename, nan)
     states = renamed(as_states(models, base=base), base, rename)
     source = compare(states, base, parts, {"pretrained": pretrained, **models}, written)
     return dict(merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix))
@@ -316,6 +322,8 @@ def _merged(
             group = source.load(key)
             arguments = {**at.get(key, {}), **further.get(key, {})}
             merged = _merge_one(method, source, key, group, arguments, device, predicate)
+            if isinstance(source.pretrained, Filled):
+                merged = source.pretrained.restored(key, merged)
             if merged.is_floating_point() and not quiet:
                 tensors = group[0] if group[1] is None else [*group[0], group[1]]
                 watch.add(tensors.__getitem__)
@@ -327,7 +335,7 @@ def _merged(
             average = get_method("average")
             merged = _merge_one(average, source, key, source.load(key), {}, device, predicate)
         else:
-            merged = _copied(source, key)
+            merged = copied(key, tensor := source.reference[key], source.written(tensor))
         if key in tied:
             done[key] = merged
         if key == source.selection.keys[-1]:  # not after the loop, which may be left at its end
@@ -336,16 +344,6 @@ def _merged(
                 predicate.tell(method.name, f"leaves to {method.elsewhere.__name__}")
         yield key, merged
         del merged
-
-
-def _copied(source: Source, key: str) -> Tensor:
-    """Return a copy of a tensor that is not merged; ValueError if its dtype does not hold it."""
-    tensor = source.reference[key]
-    dtype = source.written(tensor)
-    copy = rounded(tensor.clone(), dtype)
-    if dtype != tensor.dtype and bool((copy.isinf() & tensor.isfinite()).any()):
-        raise ValueError(f"copying {key!r} overflowed: it {too_large(tensor, dtype)}")
-    return copy
 
 
 def _merge_one(

@@ -136,6 +136,14 @@ def rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype)
 
 
+def copied(key: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a copy of a tensor that is not merged; ValueError if the dtype does not hold it."""
+    copy = rounded(tensor.clone(), dtype)
+    if dtype != tensor.dtype and bool((copy.isinf() & tensor.isfinite()).any()):
+        raise ValueError(f"copying {key!r} overflowed: it {too_large(tensor, dtype)}")
+    return copy
+
+
 def too_large(tensor: Tensor, dtype: torch.dtype) -> str:
     """Return the end of the error message for finite values that a dtype does not hold."""
     largest, most = tensor[tensor.isfinite()].abs().max().item(), torch.finfo(dtype).max
@@ -147,8 +155,13 @@ def too_large(tensor: Tensor, dtype: torch.dtype) -> str:
 def not_finite(what: str, tensor: Tensor) -> str:
     """Return the error message for a tensor with values that are not finite."""
     kind = "NaN" if tensor.isnan().any() else "Inf"
-    count = int((~torch.isfinite(tensor)).sum())
-    return f"{what} holds {kind} in {count} of {tensor.numel()} entries"
+    holes = ~torch.isfinite(tensor)
+    text = f"{what} holds {kind} in {int(holes.sum())} of {tensor.numel()} entries"
+    if tensor.dim() < 2:
+        return text
+    rows = [*map(str, holes.flatten(1).any(1).nonzero().flatten().tolist())]
+    more = ", …" if len(rows) > 5 else ""
+    return f"{text}, in row{'s'[: len(rows) - 1]} {', '.join(rows[:5])}{more}"
 
 
 def own_seed(seed: int, key: str | int) -> int:

@@ -1,21 +1,42 @@
 """Read the weights of a source, one parameter of all models at a time."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from mergelib.io.names import Renamed
 from mergelib.merging.applying import dtypes, precision
 from mergelib.progress import progress
 from mergelib.registry import parameters_of
-from mergelib.statedict import FLOATS, is_statistic
+from mergelib.statedict import FLOATS, StateDict, is_finite, is_statistic
 
 if TYPE_CHECKING:
     from mergelib.merging import Source
 
 Group = tuple[list[Tensor], Tensor | None]  # one parameter: the experts' tensors, the pretrained
+
+
+class Filled(Renamed):
+    """A model whose ``filled`` tensors have the base's entries, else 0, in place of NaN and Inf."""
+
+    def __init__(self, model: StateDict, base: StateDict, filled: Set[str]) -> None:
+        super().__init__(model)
+        self.start, self.filled = base, filled
+
+    def __getitem__(self, key: str) -> Tensor:
+        tensor = super().__getitem__(key)
+        if key not in self.filled or tensor.dtype not in FLOATS or is_finite(tensor):
+            return tensor
+        base = self.start[key].nan_to_num(0, 0, 0).to(tensor.device)
+        return tensor.where(tensor.isfinite(), base)
+
+    def restored(self, key: str, merged: Tensor) -> Tensor:
+        """Return a merged tensor with the NaN and Inf of this model."""
+        own = super().__getitem__(key)
+        return merged.where(own.isfinite(), own).to(merged.dtype)
 
 
 def is_weight(key: str, tensor: Tensor) -> bool:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mergelib.inspection.companions import check_modules, folder_of, tell_of_companions
+from mergelib.inspection.companions import folder_of, module_weights, tell_of_companions
+from mergelib.inspection.layouts import tied_alike
 from mergelib.io import Model, Models, WithAdapter, as_state, as_states, base_of_all, renamed
 from mergelib.merging import Source, compare
 from mergelib.messages.brief import Brief, as_bytes
-from mergelib.parts import Missing, Parts, Patterns, Selection
+from mergelib.parts import Missing, Nan, Parts, Patterns, Selection
 from mergelib.preview.fates import attempt, fates_of, patterns_of, table_of
 from mergelib.preview.numbers import Numbers
 from mergelib.preview.suggesting import command_for, costs_of, listed, suggest
@@ -93,6 +94,7 @@ def inspect(
     exclude: Patterns | None = None,
     missing: Missing = "error",
     rename: Mapping[str, str] | None = None,
+    nan: Nan = "error",
     layers: bool = False,
 ) -> Inspection:
     """Report what a merge of these models would do and refuse, and suggest the next command.
@@ -108,12 +110,13 @@ def inspect(
     [0.0, 1.41, 2.0]
 
     Args:
-        experts: as in `mergelib.merge`, like the next five options.
+        experts: as in `mergelib.merge`, like the next six options.
         pretrained: the base model; by default the one that adapters name.
         include: patterns of keys to merge.
         exclude: patterns of keys not to merge.
         missing: what happens to keys that models do not share.
         rename: patterns of experts' keys with their new names.
+        nan: what happens to NaN and Inf.
         layers: whether to report norms per layer.
 
     Raises:
@@ -124,15 +127,17 @@ def inspect(
     given = named(experts)
     pretrained = base_of_all(given, pretrained)
     base = None if pretrained is None else as_state(pretrained, lazy=True)
-    parts = Parts(include, exclude, missing, rename)
+    parts = Parts(include, exclude, missing, rename, nan)
     states = renamed(as_states(given, lazy=True, base=base), base, rename)
-    models = states if base is None else {"pretrained": base, **states}
     known = given if pretrained is None else {"pretrained": pretrained, **given}
     refusals: list[ValueError] = []
     left: list[ValueError] = []  # those that remain if the patterns are excluded
     patterns: list[str] = []
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
+        models = tied_alike(states if base is None else {"pretrained": base, **states})
+        states = {name: models[name] for name in states}
+        base = None if base is None else models["pretrained"]
         source = attempt(lambda: compare(states, base, parts, known), left)
         rows = fates_of(models, parts, source)
         if source is None and type(left[0]) is Misfit and (patterns := patterns_of(rows)):
@@ -144,7 +149,7 @@ def inspect(
             source = Source(states, base, Selection(shared, frozenset(shared)), {}, {})
         else:
             attempt(source.check, left)
-            attempt(lambda: check_modules(known), left)
+            attempt(lambda: module_weights(known), left)
             if (origin := next(filter(None, map(folder_of, known.values())), None)) is not None:
                 tell_of_companions(origin, given)
         numbers = Numbers(source)

@@ -50,10 +50,11 @@ def command_for(
     """Return the command, or the call if models are not files."""
     folds = method == "tsv" and max(_factorised(source)) > 2
     options = {name: listed(getattr(parts, name)) for name in ("include", "exclude")}
+    said = [name for name in ("missing", "nan") if getattr(parts, name) != "error"]
     if not all(isinstance(m, str | os.PathLike) for m in (*given.values(), pretrained or "")):
         texts = [f"{name}={patterns}" for name, patterns in options.items() if patterns]
         texts += ["pretrained=pretrained"] if pretrained is not None else []
-        texts += [f"missing={parts.missing!r}"] if parts.missing != "error" else []
+        texts += [f"{name}={getattr(parts, name)!r}" for name in said]
         texts += [f"rename={dict(parts.rename)}"] if parts.rename else []
         texts += ["is_matrix=ml.is_kernel"] if folds else []
         return f"ml.merge({', '.join([repr(method), 'experts', *texts])})"
@@ -61,7 +62,7 @@ def command_for(
     words += ["--pretrained", str(pretrained)] if pretrained is not None else []
     for name, patterns in options.items():
         words += [f"--{name}", ",".join(patterns)] if patterns else []
-    words += ["--missing", parts.missing] if parts.missing != "error" else []
+    words += [word for name in said for word in (f"--{name}", getattr(parts, name))]
     for old, new in (parts.rename or {}).items():
         words += ["--rename", f"{old}={new}"]
     words += ["--fold-convolutions"] if folds else []

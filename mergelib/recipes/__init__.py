@@ -35,8 +35,8 @@ from mergelib.statedict import StateDict, is_kernel, layout_of
 from mergelib.streaming import merge_files
 
 OPTIONS = (  # of `mergelib.merge_files`, and of `mergelib.merge_adapters`
-    *("include", "exclude", "missing", "rename", "max_shard_size", "dequantise", "is_matrix"),
-    *("chat_template", "as_adapter", "rank"),
+    *("include", "exclude", "missing", "rename", "nan", "max_shard_size", "dequantise"),
+    *("is_matrix", "chat_template", "as_adapter", "rank"),
 )
 TEXTS = ("merge_method", "base_model", "dtype", "out_dtype", "tokenizer_source", "name")
 KINDS: dict[str, tuple[type, str]] = {

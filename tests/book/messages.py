@@ -296,7 +296,8 @@ def _() -> None:
     names = folders(modules, {})
     for seed, name in enumerate(names):
         Path(name, "2_Dense").mkdir()
-        saved(f"{name}/2_Dense/model.safetensors", weights(seed))
+        if seed:
+            saved(f"{name}/2_Dense/model.safetensors", weights(seed))
     ml.merge_files("average", names[1:], "merged", pretrained=names[0])
 
 

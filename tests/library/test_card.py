@@ -76,6 +76,7 @@ CHANGED: dict[str, Any] = {
     "include": ["layers.*", "conv"],
     "exclude": "*.2.*",
     "missing": "base",
+    "nan": "base",
     "max_shard_size": "100B",
     "dequantise": True,
     "is_matrix": is_kernel,

@@ -204,6 +204,13 @@ def test_merges_that_are_refused(run: Run, models: tuple[Path, list[Path]], tmp_
     spoilt["fc.bias"][3] = float("nan")
     save_state_dict(spoilt, b)
     assert refused("average", a, b) == "expert 1['fc.bias'] holds NaN in 1 of 8 entries"
+    assert refused("average", a, b, "--nan", "base").endswith("model: pass --pretrained")
+    filled = tmp_path / "filled.safetensors"
+    succeed(
+        run, "merge", "average", str(a), str(b), "-p", str(base), "--nan", "base", "-o", str(filled)
+    )
+    expected = (load_state_dict(a)["fc.bias"][3] + load_state_dict(base)["fc.bias"][3]) / 2
+    torch.testing.assert_close(load_state_dict(filled)["fc.bias"][3], expected)
     b.write_bytes(b.read_bytes()[:-5])
     assert refused("average", a, b).startswith(f"{b} is truncated")
     output.mkdir()

@@ -162,6 +162,20 @@ def test_it_refuses_what_a_merge_refuses(name: str, tmp_path: Path, run: Run) ->
         assert (report.command, report.reason[:24]) == ("", "a merge would be refused")
 
 
+def test_not_finite_entries_that_are_the_bases(tmp_path: Path, run: Run) -> None:
+    models = {"pretrained": BASE, **experts()}
+    models["a"] = nan(models["a"])
+    base, *rest = saved(tmp_path, models).values()
+    printed = succeed(run, "inspect", *rest, "--pretrained", base, "--nan", "base")
+    assert "refused" not in printed
+    report = ml.inspect(rest, pretrained=base, nan="base")
+    command = shlex.split(report.command)[1:-1]
+    assert command[-3:-1] == ["--nan", "base"]
+    assert "Wrote" in succeed(run, *command, tmp_path / "merged")
+    models.pop("pretrained")
+    assert "nan='base'" in ml.inspect(models, pretrained=BASE, nan="base").command
+
+
 def of_base(_: State) -> State:
     return BASE
 

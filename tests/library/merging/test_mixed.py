@@ -86,17 +86,33 @@ def test_every_method_as_if_all_were_float32_in_memory_and_in_files(
         assert_same(load_file(out), merge(name, states[1:]))
 
 
+@pytest.mark.filterwarnings("error")
+def test_positions_that_only_old_files_hold(tmp_path: Path) -> None:
+    """Versions of transformers differ in whether they save them; the result is as the reference."""
+    new, old = {"w": torch.ones(2, 2)}, {"w": torch.zeros(2, 2), "position_ids": torch.arange(5)}
+    for models in ([new, old], [old, new]):
+        merged = merge("average", models)
+        assert_same(merged, {**models[0], "w": torch.full((2, 2), 0.5)})
+        files = [tmp_path / f"{number}.safetensors" for number in range(2)]
+        for file, state in zip(files, models, strict=True):
+            save_state_dict(state, file)
+        out = merge_files("average", files, tmp_path / "out.safetensors", overwrite=True)
+        assert_same(load_file(out), merged)
+
+
 def test_positions_that_an_old_file_holds_as_floats() -> None:
-    """Counters of the reference are copied, which a warning says; other integers are refused."""
+    """Those that are integers are copied, which a warning says; other integers are refused."""
     new = {"position_ids": torch.arange(5), "w": torch.ones(2, 2)}
     old = {"position_ids": torch.arange(5).half(), "w": 3 * torch.ones(2, 2)}
-    for base, expert in ((new, old), (old, new)):
-        said = "'position_ids' is copied from pretrained, because its dtype differs"
+    for base, expert, owner in ((new, old, "pretrained"), (old, new, "expert 0")):
+        said = f"'position_ids' is copied from {owner}, because its dtype differs"
         with pytest.warns(UserWarning, match=said):
             merged = merge("task_arithmetic", [expert, base], pretrained=base, scale=0.5)
-        assert_same(merged, {"position_ids": base["position_ids"], "w": torch.full((2, 2), 2.0)})
+        assert_same(merged, {"position_ids": new["position_ids"], "w": torch.full((2, 2), 2.0)})
     with pytest.warns(UserWarning, match="'position_ids' is copied from expert 0"):
         merge("average", [new, old])
+    with pytest.warns(UserWarning, match="'position_ids' is copied from expert 1"):
+        assert not merge("average", [old, new])["position_ids"].is_floating_point()
     swapped = [{"table": value["position_ids"], "w": value["w"]} for value in (new, old)]
     with pytest.raises(ValueError, match=r"\['table'\] has dtype torch.float16, expected torch.in"):
         merge("average", swapped)

@@ -137,7 +137,8 @@ def test_files_tell_which_parts_were_merged(tmp_path: Path, files: dict[str, Pat
     experts, out = [files["two"], files["three"]], tmp_path / "out.safetensors"
     merge_files("average", experts, out, include="bert.*")
     parts = json.loads(Checkpoint(out).metadata["mergelib.parts"])
-    assert parts == {"include": "bert.*", "exclude": None, "missing": "error", "rename": None}
+    others = {"exclude": None, "missing": "error", "rename": None, "nan": "error"}
+    assert parts == {"include": "bert.*", **others}
     merge_files("average", experts[:1], out, overwrite=True)
     assert "mergelib.parts" not in Checkpoint(out).metadata
 

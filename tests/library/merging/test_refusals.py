@@ -3,14 +3,18 @@
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from mergelib.io import load_state_dict, save_state_dict
 from mergelib.merging import merge
 from mergelib.registry import get_method
+from mergelib.streaming import merge_files
 from tests.library.merging.cases import DTYPES, NAMES, State, make_family
+from tests.library.streaming.cases import assert_same
 
 
 def test_unknown_methods() -> None:
@@ -157,10 +161,55 @@ def test_not_finite_is_refused(name: str, key: str, value: float) -> None:
         pretrained, (birds, cars) = make_family()
         states = {"pretrained": pretrained, "birds": birds, "cars": cars}
         states[where][key].view(-1)[-1] = value
-        numel = pretrained[key].numel()
-        message = f"{where}['{key}'] holds {kind} in 1 of {numel} entries"
+        tensor = pretrained[key]
+        row = f", in row {len(tensor) - 1}" if tensor.dim() > 1 else ""
+        message = f"{where}['{key}'] holds {kind} in 1 of {tensor.numel()} entries{row}"
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             merge(name, {"birds": birds, "cars": cars}, pretrained=pretrained)
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_not_finite_entries_are_the_bases(name: str, everywhere: bool, tmp_path: Path) -> None:
+    """The row of a padding token is NaN in one expert, or in all models, and one entry is Inf."""
+    family = make_family()
+    base, birds, cars = ({k: v.contiguous() for k, v in m.items()} for m in (family[0], *family[1]))
+    clean = {"birds": {**birds}, "cars": {**cars}}
+    for key, place in (("layer.weight", 5), ("bias", 0)):
+        hole = torch.zeros_like(base[key], dtype=torch.bool)
+        hole[place] = True
+        clean["cars"][key] = torch.where(hole, base[key], cars[key])
+        cars[key][place] = math.nan if key == "layer.weight" else -math.inf
+    experts, finite = {"birds": birds, "cars": cars}, base
+    if everywhere:
+        finite = {**base, "layer.weight": base["layer.weight"].clone()}
+        for state in (finite, *clean.values()):
+            state["layer.weight"] = state["layer.weight"].index_fill(0, torch.tensor(5), 0)
+        for state in (base, birds):
+            state["layer.weight"][5] = math.nan
+    with pytest.raises(ValueError, match=r"\['layer.weight'\] holds NaN .* entries, in row 5$"):
+        merge(name, experts, pretrained=base)
+    merged = merge(name, experts, pretrained=base, nan="base")
+    expected = merge(name, clean, pretrained=finite)
+    if everywhere:
+        expected["layer.weight"][5] = math.nan
+    assert_same(merged, expected)
+    save_state_dict(base, tmp_path / "base.safetensors")
+    for expert, state in experts.items():
+        save_state_dict(state, tmp_path / f"{expert}.safetensors")
+    files = {expert: tmp_path / f"{expert}.safetensors" for expert in experts}
+    options: dict[str, Any] = {"pretrained": tmp_path / "base.safetensors", "nan": "base"}
+    assert_same(load_state_dict(merge_files(name, files, tmp_path / "o", **options)), merged)
+
+
+def test_not_finite_needs_a_base_to_take_entries_from() -> None:
+    _, experts = make_family()
+    with pytest.raises(
+        ValueError, match=r"^nan='base' takes tensors of the pretrained model: pass"
+    ):
+        merge("average", experts, nan="base")
+    with pytest.raises(ValueError, match=r"^nan is 'skip', expected one of 'error', 'base'$"):
+        merge("average", experts, nan="skip")  # type: ignore[arg-type]
 
 
 def test_not_finite_is_refused_where_it_would_not_show() -> None:

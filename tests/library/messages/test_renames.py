@@ -57,6 +57,15 @@ CASES: dict[str, tuple[list[str], str, dict[str, str]]] = {
 }
 
 
+def test_the_hint_comes_first_where_another_expert_does_not_fit() -> None:
+    """A head without a counterpart, and another expert whose names have a prefix."""
+    base, headed = state(KEYS), {**state(KEYS, 1), "head.weight": torch.ones(2, 2)}
+    prefixed = {f"module.{key}": value for key, value in state(KEYS, 2).items()}
+    match = r"^expert 0 has the extra key 'head.weight' .*; all 14 keys of expert 1 match those of"
+    with pytest.raises(ValueError, match=match):
+        ml.merge("average", [headed, prefixed], pretrained=base)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_proposed_renaming_works(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -12,7 +12,8 @@ from tqdm import tqdm
 
 import mergelib as ml
 from mergelib.io import Checkpoint
-from tests.library.inspection.cases import edit, make_bert, make_llama, transformers
+from tests.library.inspection.cases import BERT, edit, make_bert, make_llama, save, transformers
+from tests.library.streaming.cases import assert_same
 
 
 @pytest.fixture
@@ -115,10 +116,20 @@ def test_modules_of_sentence_transformers(tmp_path: Path) -> None:
         ml.merge("average", folders[1:])
     shutil.rmtree(folders[2])
     make_sentences(folders[2], 2, 3.0)
-    with pytest.raises(
-        ValueError, match=r"different weights in 2_Dense/model.safetensors, and weights"
-    ):
-        ml.merge_files("average", folders[1:], tmp_path / "new")
+    (folders[1] / "2_Dense" / "model.safetensors").unlink()
+    torch.save({"linear.weight": torch.ones(2, 8)}, folders[1] / "2_Dense" / "pytorch_model.bin")
+    new = ml.merge_files(
+        "average", folders[1:], tmp_path / "new", weights=[0.5, 1.5], dtype="float16"
+    )
+    assert names(new) == names(out)
+    dense = ml.load_state_dict(new / "2_Dense")["linear.weight"]
+    assert torch.equal(dense, torch.full((2, 8), 5.0, dtype=torch.float16))
+    again = ml.run_recipe(new / "README.md", tmp_path / "again")
+    assert torch.equal(ml.load_state_dict(again / "2_Dense")["linear.weight"], dense)
+    (folders[1] / "2_Dense" / "pytorch_model.bin").unlink()
+    match = "expert 0 has no weights in 2_Dense, where pretrained and expert 1 hold different ones"
+    with pytest.raises(ValueError, match=match):
+        ml.merge_files("average", folders[1:], tmp_path / "no", pretrained=folders[0])
     ml.merge_files("average", folders[1:], tmp_path / "new.safetensors")
 
 
@@ -168,6 +179,83 @@ def test_a_head_that_is_written_apart_is_not_tied(models: list[Path], tmp_path: 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ml.merge_files("average", tied, tmp_path / "again")
+
+
+EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+@pytest.mark.parametrize("method", ["average", "tsv"])
+def test_a_head_that_equals_the_table_stays_tied(method: str, tmp_path: Path) -> None:
+    """One file holds a copy, and a pickle has two names of one tensor."""
+    folders = [make_llama(tmp_path / str(i), i, tie_word_embeddings=True) for i in range(3)]
+    expected = ml.load_state_dict(
+        ml.merge_files(method, folders[1:], tmp_path / "o", pretrained=folders[0])
+    )
+    copied = ml.load_state_dict(folders[1])
+    ml.save_state_dict(copied | {HEAD: copied[EMBED].clone()}, folders[1] / "model.safetensors")
+    for tied in (folders[2], folders[0]):
+        state = ml.load_state_dict(tied)
+        torch.save(state | {HEAD: state[EMBED]}, tied / "pytorch_model.bin")
+        (tied / "model.safetensors").unlink()
+        out = ml.merge_files(
+            *(method, folders[1:], tmp_path / "o"), pretrained=folders[0], overwrite=True
+        )
+        model = transformers.AutoModelForCausalLM.from_pretrained(out)
+        assert model.config.tie_word_embeddings
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+        assert_same(model.state_dict(), expected | {HEAD: expected[EMBED]})
+
+
+@pytest.mark.parametrize("tied", [0, 1])
+def test_a_head_that_was_trained_by_itself(tied: int, tmp_path: Path) -> None:
+    """It is averaged with the table of the tied model, and the result is not tied."""
+    folders = [make_llama(tmp_path / str(i), i, tie_word_embeddings=i == tied) for i in range(2)]
+    states = [ml.load_state_dict(folder) for folder in folders]
+    states[tied][HEAD] = states[tied][EMBED]
+    expected = {key: (states[0][key] + states[1][key]) / 2 for key in states[0]}
+    match = f"'{HEAD}' of expert {1 - tied} differs from '{EMBED}', to which other models tie"
+    for size in (None, "500B"):
+        with pytest.warns(UserWarning, match=match):
+            out = ml.merge_files(
+                *("average", folders, tmp_path / "o"), max_shard_size=size, overwrite=True
+            )
+        model = transformers.AutoModelForCausalLM.from_pretrained(out)
+        assert not model.config.tie_word_embeddings
+        assert_same(model.state_dict(), expected)
+    report = ml.inspect(folders)
+    assert report.refusals == ()
+    assert match in str(report.warnings)
+
+
+def test_a_dense_module_is_merged_and_loads(tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    model = tokenizers.models.WordPiece({"[UNK]": 0, "a": 1, "b": 2}, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[UNK]")
+    folders = [tmp_path / name for name in ("base", "a", "b")]
+    for seed, folder in enumerate(folders):
+        torch.manual_seed(0)
+        encoder = transformers.BertModel(transformers.BertConfig(**BERT))
+        save(encoder, tmp_path / "encoder", seed)
+        fast.save_pretrained(tmp_path / "encoder")
+        models = library.sentence_transformer.modules
+        first = models.Transformer(str(tmp_path / "encoder"))
+        parts = [first, models.Pooling(8), models.Dense(8, 3)]
+        library.SentenceTransformer(modules=parts, device="cpu").save(str(folder))
+    out = ml.merge_files(
+        "task_arithmetic", folders[1:], tmp_path / "o", pretrained=folders[0], scale=0.3
+    )
+    base, a, b, merged = (
+        library.SentenceTransformer(str(folder), device="cpu").state_dict()
+        for folder in (*folders, out)
+    )
+    assert any("linear.weight" in key for key in merged)
+    for key, value in merged.items():
+        torch.testing.assert_close(
+            value, base[key] + 0.3 * (a[key] - base[key] + b[key] - base[key])
+        )
+    assert library.SentenceTransformer(str(out), device="cpu").encode(["a b"]).shape == (1, 3)
 
 
 def test_notes_of_the_base_that_are_not_true_of_the_result(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Models whose vocabularies differ, merged token by token, loaded again and run on a text."""
 
 import json
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
@@ -13,6 +14,8 @@ from torch import Tensor
 
 import mergelib as ml
 from mergelib import cli
+from mergelib.io.matched import Matched
+from mergelib.io.names import Renamed
 from tests.commands import runner
 from tests.library.inspection.cases import edit, transformers
 from tests.library.streaming.cases import assert_same
@@ -297,6 +300,55 @@ def test_an_adapter_with_its_own_tokens(tmp_path: Path) -> None:
         assert vocabulary(out)["<x>"] == 9
 
 
+@pytest.mark.parametrize("tokenizer", ["base", "union"])
+def test_other_names_and_other_tokens(tmp_path: Path, tokenizer: str) -> None:
+    """One expert is saved with a prefix, another has a token more; some rows are in another order.
+
+    The result is what transformers makes of folders whose rows are put in order by hand.
+    """
+    base = save(tmp_path / "base", TOKENS)
+    folders = [
+        save(tmp_path / "a", ["<unk>", *TOKENS[:0:-1]], ("<x>",), padding=2),
+        save(tmp_path / "b", TOKENS, ("<y>",)),
+    ]
+    stored, rename = read([base, *folders]), {"module.*": "*"}
+    prefixed = {f"module.{key}": value for key, value in stored[1][1].items()}
+    ml.save_state_dict(prefixed, folders[0] / "model.safetensors")
+    options: dict[str, Any] = {"pretrained": base, "tokenizer": tokenizer}
+    with pytest.raises(ValueError, match=re.escape(f"match those of pretrained with {rename=}")):
+        ml.merge_files("ties", folders, tmp_path / "out", **options)
+    out = ml.merge_files("ties", folders, tmp_path / "out", rename=rename, **options)
+    tokens = [*TOKENS, "<x>", "<y>"] if tokenizer == "union" else TOKENS
+    assert sorted(vocabulary(out), key=vocabulary(out).__getitem__) == tokens
+    models = []
+    for number, (rows, state) in enumerate(stored):
+        by_token = [(rows, state), *stored]  # what a model lacks, another one has
+        tables = {
+            key: torch.stack([next(s[key][r[t]] for r, s in by_token if t in r) for t in tokens])
+            for key in TABLES
+        }
+        model = llama(len(tokens))
+        model.load_state_dict({**state, **tables})
+        model.save_pretrained(tmp_path / str(number))
+        models.append(transformers.AutoModelForCausalLM.from_pretrained(tmp_path / str(number)))
+    expected = ml.merge("ties", models[1:], pretrained=models[0])
+    assert_same(transformers.AutoModelForCausalLM.from_pretrained(out).state_dict(), expected)
+    again = ml.run_recipe(out / "README.md", tmp_path / "again")
+    assert_same(ml.load_state_dict(again), expected)
+    assert vocabulary(again) == vocabulary(out)
+
+
+def test_a_view_of_models_in_memory() -> None:
+    """Views compose: rows in another order under another name, and a row of the base."""
+    base, other = {"t": torch.arange(6.0).view(3, 2)}, {"m.t": torch.arange(6.0, 10.0).view(2, 2)}
+    views: dict[str, Matched] = {}
+    views["pretrained"] = Matched(base, [0, 1, 2], {"t"}, views)
+    views["a"] = Matched(Renamed(other, {"t": "m.t"}), [1, -1, 0], {"t"}, views)
+    assert views["a"]["t"].tolist() == [[8, 9], [2, 3], [6, 7]]
+    assert views["a"].layout["t"].shape == (3, 2)
+    assert views["pretrained"]["t"] is base["t"]
+
+
 def test_refusals(tmp_path: Path) -> None:
     a, b = save(tmp_path / "a", TOKENS), save(tmp_path / "b", TOKENS, ("<x>",))
 
@@ -310,7 +362,6 @@ def test_refusals(tmp_path: Path) -> None:
         *(a, shutil.copy(b / "model.safetensors", tmp_path / "b.safetensors")),
         tokenizer="base",
     )
-    refuse("do not go together", a, b, tokenizer="union", rename={"x.*": "*"})
     assert "pass tokenizer='union' instead of excluding" in ml.inspect([a, b]).reason
     refuse("needs a folder as output", a, b, output="out.safetensors", tokenizer="union")
     refuse("needs a folder as output", a, output="out.safetensors", chat_template="experts")
