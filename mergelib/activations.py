@@ -98,7 +98,8 @@ def recalibrate_batchnorm(
 
     Args:
         model: the architecture; it is not changed.
-        state: the merged weights, or their file or folder; the network runs in their dtypes and on their devices.
+        state: the merged weights, or their file or folder; the network runs in their dtypes and on
+            their devices.
         batches: model inputs (a dictionary is passed by name), e.g. a few batches that mix all
             tasks; each batch has the same weight.
 

@@ -30,6 +30,7 @@ Patterns = str | Sequence[str]
 
 _HINT = "; where only heads differ, leave them out with exclude="
 _TOKENS = "; where vocabularies differ, merge files with tokenizer='base' or tokenizer='union'"
+_WIDTHS = "; models of different widths do not come from one: check their paths"
 SHOWN = 5  # keys that a message names
 
 
@@ -166,7 +167,10 @@ def select(
             advice = renames[name] or rename
             advice = advice if hint else advice.replace("rename=", "the names ")
             tables = filter(names_table, expected.keys() & model.keys())
-            if hint and any(getattr(model[k], "shape", 0) != expected[k].shape for k in tables):
+            shapes = [(getattr(model[k], "shape", (0,)), expected[k].shape) for k in tables]
+            if hint and any(own[1:] != other[1:] for own, other in shapes):
+                hint = _WIDTHS
+            elif hint and any(own != other for own, other in shapes):
                 hint = _TOKENS
             raise Misfit(f"{error}{advice or hint}") from None
     if reference and not merged:

@@ -15,6 +15,7 @@ import torch
 
 from mergelib.inspection.companions import folder_of, module_weights, tell_of_companions
 from mergelib.inspection.layouts import tied_alike
+from mergelib.inspection.tokens import match_vocabularies
 from mergelib.io import Model, Models, WithAdapter, as_state, as_states, base_of_all, renamed
 from mergelib.merging import Source, compare
 from mergelib.messages.brief import Brief, as_bytes
@@ -23,7 +24,7 @@ from mergelib.preview.fates import attempt, fates_of, patterns_of, table_of
 from mergelib.preview.numbers import Numbers
 from mergelib.preview.suggesting import command_for, costs_of, listed, suggest
 from mergelib.progress import progress
-from mergelib.statedict import Misfit, is_statistic, named
+from mergelib.statedict import Misfit, StateDict, is_statistic, named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,20 +134,26 @@ def inspect(
     refusals: list[ValueError] = []
     left: list[ValueError] = []  # those that remain if the patterns are excluded
     patterns: list[str] = []
+    tokenizer, checked = "", dict[str, object](known)
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
+        models: Mapping[str, StateDict]
         models = tied_alike(states if base is None else {"pretrained": base, **states})
-        states = {name: models[name] for name in states}
-        base = None if base is None else models["pretrained"]
-        source = attempt(lambda: compare(states, base, parts, known), left)
+        source = attempt(lambda: _compared(models, parts, checked), left)
+        if source is None and "tokenizer=" in str(left[0]):
+            united = attempt(lambda: match_vocabularies(models, {}, "union")[0], [])
+            if united is not None:
+                refusals, left, models, checked = left, [], united, {**united}
+                tokenizer = "union"
+                source = attempt(lambda: _compared(models, parts, checked), left)
         rows = fates_of(models, parts, source)
         if source is None and type(left[0]) is Misfit and (patterns := patterns_of(rows)):
-            refusals, left = left, []
+            refusals, left = refusals + left, []
             parts = replace(parts, exclude=[*listed(exclude), *patterns])
-            source = attempt(lambda: compare(states, base, parts, known), left)
+            source = attempt(lambda: _compared(models, parts, checked), left)
         if source is None:
             shared = tuple(row.key for row in rows if row.fate in ("merged", "averaged"))
-            source = Source(states, base, Selection(shared, frozenset(shared)), {}, {})
+            source = Source(*_apart(models), Selection(shared, frozenset(shared)), {}, {})
         else:
             attempt(source.check, left)
             attempt(lambda: module_weights(known), left)
@@ -160,8 +167,10 @@ def inspect(
     if method and patterns:
         owner = next(iter(models))
         reason += f"; {', '.join(patterns)} differ, so the result has those of {owner}, if any"
-        if "tokenizer=" in str(refusals[0]):
+        if "tokenizer=" in str(refusals[0]) and not tokenizer:
             reason += ": pass tokenizer='union' instead of excluding tables with other tokens"
+    if method and tokenizer:
+        reason += "; tokens that only some models have get rows of their own"
     if method and all(isinstance(state, WithAdapter) for state in states.values()):
         reason += "; mergelib merge-adapters writes an adapter instead of a model"
     if method and any(map(is_statistic, source.selection.merged)):
@@ -173,6 +182,19 @@ def inspect(
         tuple(dict.fromkeys(map(str, refusals + left))),
         tuple(dict.fromkeys(str(note.message) for note in notes)),
         *costs_of(method or "average", source),
-        command_for(method, given, pretrained, parts, source) if method else "",
+        command_for(method, given, pretrained, parts, source, tokenizer) if method else "",
         reason,
     )
+
+
+def _compared(
+    models: Mapping[str, StateDict], parts: Parts, checked: Mapping[str, object]
+) -> Source:
+    """Compare models as a merge does; their vocabularies and configurations are those checked."""
+    return compare(*_apart(models), parts, checked)
+
+
+def _apart(models: Mapping[str, StateDict]) -> tuple[dict[str, StateDict], StateDict | None]:
+    """Return the experts, and the base if there is one."""
+    experts = {name: model for name, model in models.items() if name != "pretrained"}
+    return experts, models.get("pretrained")

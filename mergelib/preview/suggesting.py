@@ -46,6 +46,7 @@ def command_for(
     pretrained: object,
     parts: Parts,
     source: Source,
+    tokenizer: str = "",
 ) -> str:
     """Return the command, or the call if models are not files."""
     folds = method == "tsv" and max(_factorised(source)) > 2
@@ -65,6 +66,7 @@ def command_for(
     words += [word for name in said for word in (f"--{name}", getattr(parts, name))]
     for old, new in (parts.rename or {}).items():
         words += ["--rename", f"{old}={new}"]
+    words += ["--tokenizer", tokenizer] if tokenizer else []
     words += ["--fold-convolutions"] if folds else []
     return shlex.join([*words, "--output", "merged"])
 

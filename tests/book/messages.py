@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import mergelib as ml
 from mergelib.align import git_rebasin
 from mergelib.cli import app as cli
+from mergelib.io import base_of_all
 
 State = dict[str, Tensor]
 Case = Callable[[], Any]
@@ -194,6 +195,15 @@ def merge_adapters(method: str, *bases: str) -> None:
         adapter(base_model_name_or_path=base)
         Path("lora").rename(f"lora_{number}")
     ml.merge_adapters(method, [f"lora_{i}" for i in range(len(bases))], "merged")
+
+
+@case("adapter-other-base")
+def _() -> None:
+    adapter(base_model_name_or_path="org/small")
+    Path("lora").rename("lora_0")
+    adapter(base_model_name_or_path="org/large")
+    Path("lora").rename("lora_1")
+    base_of_all({"a": "lora_0", "b": "lora_1"}, BASE)
 
 
 case("adapter-bases")(lambda: merge_adapters("average", "org/small", "org/large"))

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def test_layer_inputs_with_other_weights() -> None:
     assert not any(module._forward_pre_hooks for module in model), "nothing is left behind"
 
 
-def test_recalibrated_statistics_are_those_of_the_inputs() -> None:
+def test_recalibrated_statistics_are_those_of_the_inputs(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.BatchNorm1d(4))
     before = {key: value.clone() for key, value in model.state_dict().items()}
@@ -44,6 +45,9 @@ def test_recalibrated_statistics_are_those_of_the_inputs() -> None:
         torch.testing.assert_close(found[f"1.running_{name}"], torch.stack(values).mean(0))
     assert torch.equal(found["0.weight"], other["0.weight"])
     assert all(torch.equal(model.state_dict()[key], before[key]) for key in before)
+    ml.save_state_dict({**before, **other}, tmp_path / "merged.safetensors")
+    read = recalibrate_batchnorm(model, tmp_path / "merged.safetensors", batches)
+    assert all(torch.equal(read[key], found[key]) for key in found)
     alone = recalibrate_batchnorm(model, before, batches[:1])
     model.load_state_dict(alone)
     normalised = model.eval()[:2](batches[0])

@@ -1,6 +1,7 @@
 """LoRA adapters as inputs: products by hand, PEFT's own merge, and what must be refused."""
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,11 +139,47 @@ def test_the_base_is_found_in_the_configuration(base: State, tmp_path: Path) -> 
     other = adapter(tmp_path / "c", base_model_name_or_path=str(one.parent / "a"))
     with pytest.raises(ValueError, match="adapters of different bases"):
         ml.merge("average", [one, other])
+    with pytest.warns(UserWarning, match="trained on another base .*are applied to pretrained"):
+        ml.merge("average", [one, other], pretrained=place)
     hub = adapter(tmp_path / "d", base_model_name_or_path="org/model")
     with pytest.raises(
         ValueError, match="'org/model', no folder here: pass the base as pretrained"
     ):
         ml.merge_files("average", [hub], tmp_path / "never")
+
+
+@pytest.mark.parametrize(
+    ("names", "warned"),
+    [
+        (["base", "base"], False),
+        (["org/model", "org/model"], False),  # the folder may be a copy of that
+        (["org/model", "org/other"], True),
+        (["base", "other"], True),
+        (["other", "other"], True),
+        (["gone", "gone"], False),  # it may have been moved here
+    ],
+)
+@pytest.mark.parametrize("kind", ["merge", "file", "merge_adapters"])
+def test_an_adapter_of_another_base_of_equal_shapes(
+    base: State, tmp_path: Path, names: list[str], warned: bool, kind: str
+) -> None:
+    ml.save_state_dict(base, tmp_path / "other" / "model.safetensors")
+    named = [str(tmp_path / name) if "/" not in name else name for name in names]
+    models = [
+        adapter(tmp_path / f"adapter {seed}", seed=seed, base_model_name_or_path=name)
+        for seed, name in enumerate(named)
+    ]
+    place = tmp_path / "base"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if kind == "merge_adapters":
+            ml.merge_adapters("average", models, tmp_path / "out", pretrained=place)
+        else:
+            whole = place / "model.safetensors" if kind == "file" else place
+            ml.merge("average", models, pretrained=whole)
+    texts = [str(each.message) for each in caught if "another base" in str(each.message)]
+    assert len(texts) == warned
+    assert all(f"{models[1]}: {named[1]}" in text for text in texts if named[0] != named[1])
 
 
 def test_an_adapters_folder_need_not_hold_what_the_base_holds(

@@ -55,6 +55,16 @@ def test_three_unrelated_initialisations_are_warned_of(model: str) -> None:
     assert text.startswith("unrelated models: expert 0 and pretrained have nothing in common")
 
 
+def test_a_base_that_is_no_relative_of_the_experts() -> None:
+    base = network(0)
+    experts = [near(base, 0.2, seed) for seed in (1, 2)]
+    (text,) = heard(lambda: ml.merge("ties", experts, pretrained=network(9)))
+    assert text.startswith("unrelated models: expert 0 and pretrained have nothing in common")
+    assert text.endswith("they were probably fine-tuned from another model than pretrained")
+    (text,) = heard(lambda: ml.merge("ties", [experts[0], network(8)], pretrained=network(9)))
+    assert text.endswith("neurons are matched first (mergelib.align)")
+
+
 def test_one_stranger_among_experts() -> None:
     base = network(0)
     experts = {"a": near(base, 0.2, 1), "odd": network(9), "c": near(base, 0.2, 2)}

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
@@ -362,7 +363,8 @@ def test_refusals(tmp_path: Path) -> None:
         *(a, shutil.copy(b / "model.safetensors", tmp_path / "b.safetensors")),
         tokenizer="base",
     )
-    assert "pass tokenizer='union' instead of excluding" in ml.inspect([a, b]).reason
+    unnamed = [ml.load_state_dict(folder) for folder in (a, b)]
+    assert "pass tokenizer='union' instead of excluding" in ml.inspect(unnamed).reason
     refuse("needs a folder as output", a, b, output="out.safetensors", tokenizer="union")
     refuse("needs a folder as output", a, output="out.safetensors", chat_template="experts")
     gap = save(tmp_path / "gap", TOKENS, padding=5)
@@ -511,6 +513,12 @@ def test_the_command_line(
         ).err
 
     assert "merge files with --tokenizer base or --tokenizer union" in run()
+    report = ml.inspect(experts, pretrained=base)
+    assert len(report.refusals) == 1
+    assert "--exclude" not in report.command
+    call(*shlex.split(report.command)[1:-1], str(tmp_path / "next"))
+    union = ml.merge_files("tsv", experts, tmp_path / "union", pretrained=base, tokenizer="union")
+    assert_same(ml.load_state_dict(tmp_path / "next"), ml.load_state_dict(union))
     assert "tokenizer is 'c', expected one of 'base', 'union'" in run("--tokenizer", "c")
     run("--tokenizer", experts[0], "--chat-template", "experts")
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out").chat_template == TEMPLATE
