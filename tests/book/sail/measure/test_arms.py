@@ -5,7 +5,7 @@ On texts of random letters, and on pictures of six shades.
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -73,7 +73,7 @@ def run(text: Transfer) -> tuple[Tables, list[State]]:
     seen: list[State] = []
 
     class Watched(Transfer):
-        def judged(self, net: torch.nn.Module, state: State) -> dict[str, float]:
+        def judged(self, net: torch.nn.Module, state: Mapping[str, Tensor]) -> dict[str, float]:
             seen.append(dict(state))
             return super().judged(net, state)
 
