@@ -1,5 +1,8 @@
 """What all tests share: a cache of their own, and a register of rules to spoil."""
 
+import gc
+from collections.abc import Generator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -20,14 +23,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 settings.register_profile("patient", deadline=None, max_examples=40)
 settings.load_profile("patient")
+NUMBERS = count()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Garbage is looked for only among what tests make, not among all that they import."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test sees the user's cache, nor data that happens to lie on this machine."""
-    monkeypatch.setenv("MERGELIB_CACHE", str(tmp_path / "cache"))
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test sees the user's cache, nor data that happens to lie on this machine.
+
+    Most tests write nothing, and get no folder: pytest looks at all others to name a new one.
+    """
+    cache = tmp_path_factory.getbasetemp() / f"cache{next(NUMBERS)}"
+    monkeypatch.setenv("MERGELIB_CACHE", str(cache))
     monkeypatch.delenv("MERGELIB_DATA", raising=False)
-    return tmp_path / "cache"
+    return cache
 
 
 @pytest.fixture

@@ -55,11 +55,6 @@ def test_an_installed_wheel_finds_every_result(exported: Path, tmp_path: Path) -
     assert int(load_in(tmp_path / "site", tmp_path)) > 0
 
 
-def test_a_checkout_finds_its_results(exported: Path, tmp_path: Path) -> None:
-    """As an editable install does, which imports the package from where it lies."""
-    assert int(load_in(exported, tmp_path)) > 0
-
-
 def test_a_wheel_without_results_is_not_built(exported: Path, tmp_path: Path) -> None:
     pytest.importorskip("setuptools", minversion="77")
     tree = tmp_path / "tree"

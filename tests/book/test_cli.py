@@ -41,14 +41,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small suites and one epoch."""
     monkeypatch.setattr(suites, "load_suite", partial(suites.load_suite, profile="smoke"))
-    family = replace(FAMILIES["digits"], recipe=Recipe(epochs=1))
+    family = replace(FAMILIES["digits"], recipe=Recipe(epochs=1), model="vit_small")
     monkeypatch.setitem(FAMILIES, "digits", family)
 
 
 @pytest.mark.usefixtures("quick")
 def test_demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second run trains nothing and finds the same."""
-    family = replace(FAMILIES["digits"], recipe=Recipe(epochs=5))
+    family = replace(FAMILIES["digits"], recipe=Recipe(epochs=5), model="vit_small")
     monkeypatch.setitem(FAMILIES, "digits", family)
     folder = tmp_path / "out"
     printed = succeed(run, "demo", "--suite", "digits2", "--output", folder)

@@ -17,6 +17,7 @@ from mergebook.frank_wolfe import claims as frank_wolfe
 from mergebook.lab import results
 from mergebook.lab.results import load_table
 from mergebook.ledger import Check, Claim, Comparison, comparison, judge
+from mergebook.ledger.checks import chosen
 from mergebook.ledger.verdicts import cached, outcomes
 from mergebook.sail import claims as sail
 from mergebook.sail.claims import arms
@@ -36,9 +37,11 @@ def made(claim: Claim) -> list[Comparison | Check]:
     return list(claim.test(LOAD))
 
 
-@cache
-def checks(claim: Claim) -> list[Check]:
-    return [each.check(LOAD) if isinstance(each, Comparison) else each for each in made(claim)]
+@pytest.fixture(scope="module", params=CLAIMS, ids=[claim.key for claim in CLAIMS])
+def claim(request: pytest.FixtureRequest) -> Claim:
+    """Each in turn for all tests, so that one process makes its tables."""
+    each: Claim = request.param
+    return each
 
 
 def shown(comparison: Comparison, table: pd.DataFrame) -> str:
@@ -113,6 +116,7 @@ def equal_values(
 def unnoticed(comparison: Comparison) -> dict[str, str]:
     """Ways to spoil its rows, with what the comparison shows, where that is not as it must be."""
     table = comparison.table(LOAD)
+    table = table[chosen(table, comparison.where)]
     seen = {
         way: shown(comparison, spoiled(comparison, table, way)) for way in ways_to_spoil(comparison)
     }
@@ -124,7 +128,6 @@ def unnoticed(comparison: Comparison) -> dict[str, str]:
     return wrong
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=[claim.key for claim in CLAIMS])
 def test_spoiled_rows_are_noticed(claim: Claim) -> None:
     primary = [each for each in made(claim) if each.role == "primary"]
     assert all(isinstance(each, Comparison) for each in primary)
@@ -134,10 +137,13 @@ def test_spoiled_rows_are_noticed(claim: Claim) -> None:
     assert {way for each in compared for way in ways_to_spoil(each)} >= {"for", "against"}
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=[claim.key for claim in CLAIMS])
 def test_a_claims_unit_is_that_of_its_values(claim: Claim) -> None:
     """Tasks (or layers) where a primary check has them, in columns or as rows of a correlation."""
-    primary = [check for check in checks(claim) if check.role == "primary"]
+    primary = [
+        each.check(LOAD) if isinstance(each, Comparison) else each
+        for each in made(claim)
+        if each.role == "primary"
+    ]
     wide = [check.values.ndim > 1 and check.columns == "tasks" for check in primary]
     sampled = any(w for w, check in zip(wide, primary, strict=True) if check.kind == "mean")
     sampled |= any(check.kind == "correlation" for check in primary) and claim.unit == "tasks"
@@ -145,15 +151,14 @@ def test_a_claims_unit_is_that_of_its_values(claim: Claim) -> None:
     assert all(check.kind == "fact" for check in primary) == (claim.unit == "facts")
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=[claim.key for claim in CLAIMS])
 def test_ids_of_checks_are_stable_names_of_their_own(claim: Claim) -> None:
     """No two checks share one, and none holds a sentence or a number that was measured."""
-    ids = ["/".join(map(str, check.about.values())) for check in checks(claim)]
+    about = [each.names() if isinstance(each, Comparison) else each.about for each in made(claim)]
+    ids = ["/".join(map(str, names.values())) for names in about]
     assert len(ids) == len({*ids})
     assert all(ids)
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=[claim.key for claim in CLAIMS])
 def test_without_results_no_claim_is_tested(
     claim: Claim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -276,19 +276,19 @@ from mergebook.suites.loading import load_suite
 from mergebook.suites.types import LabelledSet
 from mergebook.suites.training import Recipe
 
-folder = Path(sys.argv[1])
 torch.set_num_threads(1)
 suite = load_suite("digits2", profile="smoke")
 low = suite.tasks["digits_low"]
 sets = [LabelledSet("glyphs", low.class_names, low.train, low.test, "0123")]
 family = FAMILIES["digits"]
-real_tune, real_pretrain, log = zoo.fine_tune, family.pretraining.train, folder / "log"
+real_tune, real_pretrain = zoo.fine_tune, family.pretraining.train
 
 def note(what):
-    with log.open("a") as file:
+    with (folder / "log").open("a") as file:
         file.write(what + "\\n")
 
 def lines():
+    log = folder / "log"
     return log.read_text().split() if log.exists() else []
 
 def tune(model, head, split, recipe, **options):
@@ -326,50 +326,56 @@ def child():
     (folder / f"{os.getpid()}.json").write_text(json.dumps(digest))
     os._exit(0)
 
-if sys.argv[2] == "together":
-    children = [child() for _ in range(3)]
-    assert all(os.waitpid(pid, 0)[1] == 0 for pid in children)
-else:
-    victim = child()
-    while lines().count("tune") < 2:  # the second expert is under way
-        time.sleep(0.01)
-    os.kill(victim, signal.SIGKILL)
-    os.waitpid(victim, 0)
-    note("killed")
-    load()
-print(json.dumps(lines()))
+def begin(how):
+    global folder
+    folder = Path(sys.argv[1], how)
+    folder.mkdir()
+    os.environ["MERGELIB_CACHE"] = str(folder / "cache")
+
+begin("together")
+children = [child() for _ in range(3)]
+assert all(os.waitpid(pid, 0)[1] == 0 for pid in children)
+
+begin("killed")
+victim = child()
+while lines().count("tune") < 2:  # the second expert is under way
+    time.sleep(0.01)
+os.kill(victim, signal.SIGKILL)
+os.waitpid(victim, 0)
+note("killed")
+load()
 """
 
 
-def run_processes(folder: Path, how: str) -> list[str]:
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each way in which processes built a zoo, with its cache and its log."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs fork")
+    folder = tmp_path_factory.mktemp("processes")
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
-        "MERGELIB_CACHE": str(folder / "cache"),
         "PYTHONPATH": str(Path(ml.__file__).parents[1]),
     }
-    command = [sys.executable, "-c", PROCESSES, str(folder), how]
+    command = [sys.executable, "-c", PROCESSES, str(folder)]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert ran.returncode == 0, ran.stderr
-    events: list[str] = json.loads(ran.stdout)
-    return events
+    return folder
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_processes_that_build_at_once_divide_the_work_and_agree(tmp_path: Path) -> None:
-    events = run_processes(tmp_path / "run", "together")
+def test_processes_that_build_at_once_divide_the_work_and_agree(processes: Path) -> None:
+    events = (processes / "together" / "log").read_text().split()
     assert events.count("pretrain") == 1
     assert events.count("tune") == events.count("tuned") == 2
-    digests = [json.loads(file.read_text()) for file in (tmp_path / "run").glob("*.json")]
+    digests = [json.loads(file.read_text()) for file in (processes / "together").glob("*.json")]
     assert len(digests) == 3
     assert digests[0] == digests[1] == digests[2]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_killed_build_loses_only_the_expert_it_was_at(tmp_path: Path) -> None:
-    events = run_processes(tmp_path / "run", "killed")
+def test_a_killed_build_loses_only_the_expert_it_was_at(processes: Path) -> None:
+    events = (processes / "killed" / "log").read_text().split()
     assert events == ["pretrain", "tune", "tuned", "tune", "killed", "tune", "tuned"]
-    files = [file.name for file in (tmp_path / "run" / "cache" / "zoo").iterdir()]
+    files = [file.name for file in (processes / "killed" / "cache" / "zoo").iterdir()]
     assert sorted(Path(name).suffix for name in files if not name.endswith(".lock")) == (
         [".safetensors"] * 3
     )

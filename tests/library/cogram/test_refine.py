@@ -135,8 +135,15 @@ def test_the_head_is_in_evaluation_mode() -> None:
     agree(case, layers, levels=("neuron",))
 
 
-@both_orders
-@pytest.mark.parametrize("levels", [("neuron",), LEVELS, ("weight",)])
+@pytest.mark.parametrize(
+    ("levels", "order"),
+    [
+        (LEVELS, "sequential"),
+        (LEVELS, "simultaneous"),
+        (("neuron",), "simultaneous"),
+        (("weight",), "sequential"),
+    ],
+)
 @pytest.mark.parametrize("name", GENERAL)
 def test_general_networks(name: str, levels: Any, order: str) -> None:
     case, layers = general(name)

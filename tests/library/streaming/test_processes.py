@@ -25,8 +25,6 @@ def slow(experts):
     time.sleep(0.002)
     return experts[0] + 1
 
-folder, output, size = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]) or None
-source = folder / "in.safetensors"
 torch.set_num_threads(1)
 # Its own lock is shared with forked children: one killed while it holds it stops all others.
 tqdm.tqdm.set_lock(threading.RLock())
@@ -35,50 +33,54 @@ def merge():
     merge_files("slow", [source], output, max_shard_size=size, overwrite=True)
 
 def check():
+    merged = load_state_dict(output)
     for key, tensor in load_state_dict(source).items():
         assert torch.equal(merged[key], tensor + 1), key
     assert len(merged) == 20
 
-start = time.perf_counter()
-merge()
-duration = time.perf_counter() - start
-absent = leftovers = 0
-for run in range(200):
-    if run >= 25 and absent > 3 and leftovers > 3:
-        break
-    child = os.fork()
-    if child == 0:
-        merge()
-        os._exit(0)
-    # from nothing to more than a run takes; longer ones later, for a machine that is busy by now
-    time.sleep(duration * (run % 25) / 20 * 2 ** (run // 25))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    leftovers += any(folder.glob(".*.partial"))
-    assert len(list(folder.glob(".*.partial"))) <= 1  # each run cleans up after the one before
-    if not output.exists():
-        absent += 1
-        continue
-    merged = load_state_dict(output)
+def kill():
+    start = time.perf_counter()
+    merge()
+    duration = time.perf_counter() - start
+    absent = leftovers = 0
+    for run in range(200):
+        if run >= 25 and absent > 3 and leftovers > 3:
+            break
+        child = os.fork()
+        if child == 0:
+            merge()
+            os._exit(0)
+        # from nothing to more than a run takes; longer ones later, for a machine that is busy
+        time.sleep(duration * (run % 25) / 20 * 2 ** (run // 25))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        leftovers += any(folder.glob(".*.partial"))
+        assert len(list(folder.glob(".*.partial"))) <= 1  # each run cleans up after the one before
+        if not output.exists():
+            absent += 1
+            continue
+        check()
+        if run % 3:
+            shutil.rmtree(output) if output.is_dir() else output.unlink()
+    assert absent > 3 and leftovers > 3, (absent, leftovers)  # else nothing was put to the test
+    merge()
     check()
-    if run % 3:
-        shutil.rmtree(output) if output.is_dir() else output.unlink()
-assert absent > 3 and leftovers > 3, (absent, leftovers)  # else nothing was put to the test
-merge()
-merged = load_state_dict(output)
-check()
-assert sorted(os.listdir(folder)) == sorted(["in.safetensors", output.name])
+    assert sorted(os.listdir(folder)) == sorted(["in.safetensors", output.name])
+
+for name, size in (("out.safetensors", None), ("out", 2000)):
+    folder = Path(sys.argv[1], name)
+    source, output = folder / "in.safetensors", folder / name
+    kill()
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX")
-@pytest.mark.parametrize("size", [0, 2000])
-def test_killed_run_leaves_all_or_nothing(tmp_path: Path, size: int) -> None:
+def test_killed_run_leaves_all_or_nothing(tmp_path: Path) -> None:
     """Runs killed at 25 moments or more, to a file and to a sharded folder."""
     state = {f"w{i}": torch.full((100,), float(i)) for i in range(20)}
-    save_state_dict(state, tmp_path / "in.safetensors")
-    output = tmp_path / ("out" if size else "out.safetensors")
-    run_script(KILLED, tmp_path, output, size)
+    for name in ("out.safetensors", "out"):
+        save_state_dict(state, tmp_path / name / "in.safetensors")
+    run_script(KILLED, tmp_path)
 
 
 MEMORY = """
@@ -113,10 +115,17 @@ print(json.dumps(peaks))
 """
 
 
+SEARCHING = {"arcee_fusion", "breadcrumbs", "della", "ram", "sce", "ties"}
+
+
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_memory_is_bounded_by_the_largest_tensor(tmp_path: Path, dtype: torch.dtype) -> None:
-    """Of a language model's shapes: at most (experts + 3) copies of the largest."""
+    """Of a language model's shapes: at most (experts + 3) copies of the largest.
+
+    In bfloat16 without the rules that are slow to search for thresholds: where experts are small
+    beside what is computed, these have the most room.
+    """
     experts, entries = 4, 16384 * 128
     shapes = {"embed.weight": (16384, 128)} | {f"w{i}": (4096, 128) for i in range(2)}
     for size, shrink in (("small", 64), ("large", 1)):
@@ -125,7 +134,8 @@ def test_memory_is_bounded_by_the_largest_tensor(tmp_path: Path, dtype: torch.dt
             state = {k: v.to(dtype) for k, v in state.items()}
             save_state_dict(state, tmp_path / size / f"{i}.safetensors")
     limit = entries * (experts * dtype.itemsize + 3 * 4)
-    peaks = json.loads(run_script(MEMORY, tmp_path, limit, *method_names()))
+    names = [*method_names()] if dtype == torch.float32 else [*{*method_names()} - SEARCHING]
+    peaks = json.loads(run_script(MEMORY, tmp_path, limit, *names))
     assert max(peaks.values()) < limit, {k: v / entries for k, v in peaks.items()}
     assert min(peaks.values()) > entries * dtype.itemsize, peaks  # so something was measured
 

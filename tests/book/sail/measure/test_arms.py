@@ -5,7 +5,10 @@ On texts of random letters, and on pictures of six shades.
 
 import json
 import math
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -22,8 +25,9 @@ from mergebook.sail.measure.arms import arms, starts_tuning
 from mergebook.sail.measure.grounds import picture_transfer, text_transfer, transfer_of
 from mergebook.sail.measure.rates import NOT_TUNED, TABLE, TRIED, TUNED, Rates, usual_rates
 from mergebook.sail.measure.sources import ARMS, Sources
-from mergebook.sail.measure.training import Texts
+from mergebook.sail.measure.training import State, Texts
 from mergebook.sail.measure.transfers import TARGET, Schedule, Transfer
+from mergebook.suites.families.pictures import rendered_sets
 from mergebook.suites.models import GPT
 from mergebook.suites.types import LabelledSet
 from mergelib.evaluation.tasks import Split, Task
@@ -31,12 +35,30 @@ from mergelib.statedict import lerp
 from tests.book.sail.measure.test_text import words
 
 FAMILY = "mergebook.suites.families.pictures"
+GPTS = {"small": (16, 2, 2), "half wider": (24, 3, 3), "twice": (32, 3, 4)}
+RESNETS = {
+    "small": (8, 1, 1, 1),
+    "half wider": (12, 2, 2, 2),
+    "deeper": (8, 2, 2, 2),
+    "deepest": (8, 3, 4, 3),
+}
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "LEARNING", 2)
-    monkeypatch.setattr(module, "EVERY", 2)
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One for all tests here, so that sources are trained once; small networks, few steps."""
+    yield from quick(tmp_path_factory.mktemp("sources"))
+
+
+def quick(cache: Path) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MERGELIB_CACHE", str(cache))
+        patch.delenv("MERGELIB_DATA", raising=False)
+        patch.setattr(sources, "LEARNING", 2)
+        patch.setattr(module, "EVERY", 2)
+        patch.setitem(grounds.GPTS, "default", GPTS)
+        patch.setitem(grounds.RESNETS, "default", RESNETS)
+        yield cache
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +68,23 @@ def text() -> Transfer:
 
 
 @pytest.fixture(scope="module")
-def tables(text: Transfer) -> Tables:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "LEARNING", 2)
-        patch.setattr(module, "EVERY", 2)
-        return arms(text, start="own", size="twice", steps=2)
+def run(text: Transfer) -> tuple[Tables, list[State]]:
+    """The tables of all starts, and the weights that each has after two steps."""
+    seen: list[State] = []
+
+    class Watched(Transfer):
+        def judged(self, net: torch.nn.Module, state: Mapping[str, Tensor]) -> dict[str, float]:
+            seen.append(dict(state))
+            return super().judged(net, state)
+
+    watched = Watched(**{each.name: getattr(text, each.name) for each in fields(text)})
+    made = arms(watched, start="own", size="twice", steps=2)
+    return made, seen[1::2]
+
+
+@pytest.fixture(scope="module")
+def tables(run: tuple[Tables, list[State]]) -> Tables:
+    return run[0]
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +137,9 @@ def test_every_start_of_a_text(text: Transfer, tables: Tables) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, arm in ARMS.items() if arm.weights])
-def test_no_start_has_units_that_stay_copies(text: Transfer, name: str) -> None:
+def test_no_start_has_units_that_stay_copies(run: tuple[Tables, list[State]], name: str) -> None:
     """Else a larger network has the capacity of its source, for ever."""
-    begun = Sources(text, "own", "twice").start(ARMS[name], Rates(1e-3, 1e-3))
-    state = text.trained(begun.net, text.parts[TARGET], [2], 1e-3)[2]
+    state = dict(zip(ARMS, run[1], strict=True))[name]
     for key in ("token_embed.weight", "blocks.0.fc2.weight", "blocks.1.attn.proj.weight"):
         assert state[key].unique(dim=1).shape == state[key].shape, key
 
@@ -232,8 +265,8 @@ def test_the_full_profile_has_sizes_of_its_own(pictures: Transfer) -> None:
     nets = {name: wide.network(name, TARGET) for name in wide.builds}
     outputs = {name: net.state_dict()["1.weight"].shape[1] for name, net in nets.items()}
     assert outputs["small"] == outputs["deeper"] == outputs["wider"] / 4
-    starts = arms(wide, size="wider", only=["nearest source"], steps=2)["curves"]
-    assert len(starts) == 2
+    starts = arms(wide, size="wider", only=["nearest source"], steps=0)["curves"]
+    assert len(starts) == 1
     gpt = text_transfer(Texts(0, {"a": words(0) * 10, "b": words(1) * 10}, "full"))
     net = gpt.network("twice", TARGET)
     assert isinstance(net, GPT)
@@ -366,7 +399,11 @@ def test_what_is_refused(
         text_transfer(Texts(0, {"a": words(0) * 20}))
 
 
-def test_a_run_tells_its_sources() -> None:
+def test_a_run_tells_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {"train_size": 60, "validation_size": 20, "test_size": 20}
+    monkeypatch.setattr(grounds, "PICTURES", few)
+    monkeypatch.setattr(f"{FAMILY}.rendered_sets", partial(rendered_sets, 4, 1))
+    grounds._known.cache_clear()
     complete = REGISTERED["arms"].complete({})
     loaded = transfer_of(Run(REGISTERED["arms"], "glyphs8", 0, settings=complete))
     (transfer,) = loaded.arguments
@@ -401,7 +438,7 @@ def test_random_weights_as_the_papers_draw_them(text: Transfer, pictures: Transf
     plain, drawn = (pair.start(arm, Rates(1e-3)).net.state_dict() for arm in ways)
     for key, value in plain.items():
         last = key.endswith(("attn.proj.weight", "fc2.weight"))
-        assert torch.allclose(drawn[key], value / 8**0.5 if last else value), key
+        assert torch.allclose(drawn[key], value / 6**0.5 if last else value), key
     pair = Sources(pictures, "shared", "half wider")
     plain, drawn = (pair.start(arm, Rates(1e-3)).net.state_dict() for arm in ways)
     assert torch.equal(drawn["1.weight"], plain["1.weight"]), "all starts have one head"
@@ -422,7 +459,7 @@ def probed(request: pytest.FixtureRequest) -> Transfer:
 def test_features_are_judged_by_a_probe(probed: Transfer) -> None:
     """Shades are told apart by any features, whatever the head says, once statistics are right."""
     net = probed.network("deeper", TARGET)
-    spoiled = {**net.state_dict(), "1.weight": torch.zeros(6, 64)}
+    spoiled = {**net.state_dict(), "1.weight": torch.zeros(6, 32)}
     told, also = (probed.judged(net, state) for state in (net.state_dict(), spoiled))
     assert told == also
     assert told["accuracy"] > 0.9
@@ -469,6 +506,7 @@ def test_the_benchmark_counts_a_start_in_steps(
     text: Transfer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(starts, "STEPS", 2)
+    monkeypatch.setattr(sources, "loop_flops", lambda run, steps: 10**9)
     names = ["scratch", "nearest source", "LiGO"]
     rows = starts.compare(text, "twice", names, 1)
     table = pd.DataFrame(rows).set_index("arm")

@@ -4,7 +4,9 @@ On texts of random letters, and on pictures of six shades.
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -21,7 +23,7 @@ from mergebook.sail.measure.training import Texts
 from mergebook.sail.measure.transfers import TARGET, Schedule, Transfer
 from mergelib.align import git_rebasin
 from mergelib.statedict import lerp
-from tests.book.sail.measure.test_arms import few_pictures, judged_by
+from tests.book.sail.measure.test_arms import few_pictures, judged_by, quick
 from tests.book.sail.measure.test_text import words
 
 CELL = ["sources", "start", "maps"]
@@ -32,12 +34,11 @@ FEW = {cell: arm for cell, arm in CELLS.items() if not arm.mode or cell in LEARN
 
 
 @pytest.fixture(autouse=True, scope="module")
-def quick() -> Any:
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One for all tests here, so that sources are trained once; small networks, few steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "LEARNING", 2)
-        patch.setattr(module, "EVERY", 2)
         patch.setattr(module, "CELLS", FEW)
-        yield
+        yield from quick(tmp_path_factory.mktemp("sources"))
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +95,11 @@ def test_maps_that_keep_the_function_begin_at_the_small_networks_loss(
         assert abs(first[(*where, "svd_random")] - loss) > 1e-2, "which keeps nothing"
 
 
-def test_learned_maps_are_of_matched_sources(text: Transfer) -> None:
+def test_learned_maps_are_of_matched_sources(
+    text: Transfer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Plain stacks are taken, whose average tells which second source was grown."""
+    monkeypatch.setattr(sources, "loop_flops", lambda run, steps: 0)  # half of the time
     pair = Sources(text, "own", "twice")
     states = {}
     for start in ("own", "re-basin"):

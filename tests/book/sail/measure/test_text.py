@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 
+from mergebook.lab.results import Tables
 from mergebook.lab.runner import REGISTERED, Run
 from mergebook.sail.measure import text as studies
 from mergebook.sail.measure.kernels import VARIATION, mixture_weights, text_kernels
@@ -187,28 +189,36 @@ def test_sweeps_on_cuda() -> None:
 
 
 TEXTS = {"a": words(0), "b": words(1), "c": words(2)}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "overlap": {"cells": [[0, 0], [1, 1]]},
+    "mixture": {"shares": [0.25, 1.0]},
+    "cross_corpus": {"budget": 20},
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "count", "settings", "cells"),
-    [
-        ("overlap", 1, {"cells": [[0, 0], [1, 1]]}, 2),
-        ("mixture", 2, {"shares": [0.25, 0.5, 1.0]}, 3),
-        ("cross_corpus", 3, {"budget": 20}, 2),
-    ],
-)
-def test_sweeps_of_all_studies(name: str, count: int, settings: dict[str, Any], cells: int) -> None:
-    study, texts = REGISTERED[name].function, dict([*TEXTS.items()][:count])
-    shared, own = (
-        study(Texts(0, texts), start=start, plan=SMALL, **settings) for start in ("shared", "own")
+def measured(name: str, start: str) -> Tables:
+    """A study of as many texts as it takes."""
+    texts = dict([*TEXTS.items()][: 1 + [*SETTINGS].index(name)])
+    made: Tables = REGISTERED[name].function(
+        Texts(0, texts), start=start, plan=SMALL, **SETTINGS[name]
     )
+    return made
+
+
+once = cache(measured)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_sweeps_of_all_studies(name: str) -> None:
+    """Each in two cells."""
+    shared, own = (once(name, start) for start in ("shared", "own"))
     assert json.loads(json.dumps(shared, allow_nan=False)) == shared
-    assert study(Texts(0, texts), start="own", plan=SMALL, **settings) == own
+    assert measured(name, "own") == own
     tables = [pd.DataFrame(run["curves"]) for run in (shared, own)]
     if name == "mixture":
         tables = [table[table["method"] == "sweep"] for table in tables]
     for table in tables:
-        assert len(table) == cells * 3 * 2
+        assert len(table) == 2 * 3 * 2
     begun = [table[table["step"] == 0].reset_index(drop=True) for table in tables]
     same = (begun[0]["judge"] == begun[1]["judge"]).groupby(begun[0]["gamma"])
     assert same.all().to_dict() == {0.0: False, 0.5: False, 1.0: True}, "θ_1 is one network"
@@ -346,7 +356,7 @@ def test_without_training_a_shared_start_is_the_optimum_and_others_are_random() 
 
 
 def test_arms_of_another_corpus() -> None:
-    tables = studies.cross_corpus(Texts(0, TEXTS), budget=20, plan=SMALL)
+    tables = once("cross_corpus", "shared")
     arms = pd.DataFrame(tables["arms"])
     assert arms.groupby(["target", "method"])["step"].agg(list).map(tuple).unique().tolist() == [
         (0, 10, 20)
