@@ -19,6 +19,8 @@ ONLY  ?=
 comma := ,
 SITE  := _build/html
 
+unexport PYTHONDONTWRITEBYTECODE # or every process would compile all modules again
+
 .DEFAULT_GOAL := help
 .PHONY: help setup test faults bare oldest lint notebooks executed compared nbval alternate book site site-test demo bench table1 constraints clean
 
@@ -33,6 +35,7 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check \
 		$(addprefix -c ,$(CONSTRAINTS)) -e ".[$(EXTRAS)]"
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages hold templates
 	@touch $@
 
 test: $(READY) ## run the tests of the package, the notebooks' pairing and the tools

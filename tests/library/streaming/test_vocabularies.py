@@ -30,6 +30,7 @@ pytestmark = [
 State = Mapping[str, Tensor]
 TOKENS = ["<unk>", "a", "b", "ab", "c", "##d", "d", "e", "f"]
 TEXT = "a b ab c d e f <x> <y> a"
+ADDED = {"a": ("<x>",), "b": ("<y>", "<x>")}
 SMALL: dict[str, Any] = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 10}
 SMALL |= {"num_hidden_layers": 1, "max_position_embeddings": 32}
 
@@ -385,6 +386,29 @@ def test_refusals(tmp_path: Path) -> None:
 TEMPLATE = "{% for m in messages %}<x>{{ m['content'] }}<y>{% endfor %}"
 
 
+def test_inspect_proposes_a_command_that_unites_vocabularies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The base's tokens and rows come first in every model, as after adding tokens."""
+    base, *experts = (
+        save(tmp_path / name, TOKENS, added) for name, added in (("o", ()), *ADDED.items())
+    )
+    start = ml.load_state_dict(base)
+    for folder in experts:
+        state = {key: 0.1 * tensor for key, tensor in ml.load_state_dict(folder).items()}
+        for key, tensor in start.items():
+            state[key][: len(tensor)] += tensor
+        ml.save_state_dict(state, folder / "model.safetensors")
+    report = ml.inspect(experts, pretrained=base)
+    assert len(report.refusals) == 1
+    assert "--exclude" not in report.command
+    call = runner(cli.main, "mergelib", monkeypatch, capsys)
+    assert call(*shlex.split(report.command)[1:-1], str(tmp_path / "next")).err == ""
+    union = ml.merge_files("tsv", experts, tmp_path / "u", pretrained=base, tokenizer="union")
+    assert_same(ml.load_state_dict(tmp_path / "next"), ml.load_state_dict(union))
+    check(union, [union], [*TOKENS, "<x>", "<y>"], *TABLES)
+
+
 @pytest.fixture
 def chats(tmp_path: Path) -> list[Path]:
     """A base without a chat template, and two experts with one and an end token."""
@@ -513,12 +537,6 @@ def test_the_command_line(
         ).err
 
     assert "merge files with --tokenizer base or --tokenizer union" in run()
-    report = ml.inspect(experts, pretrained=base)
-    assert len(report.refusals) == 1
-    assert "--exclude" not in report.command
-    call(*shlex.split(report.command)[1:-1], str(tmp_path / "next"))
-    union = ml.merge_files("tsv", experts, tmp_path / "union", pretrained=base, tokenizer="union")
-    assert_same(ml.load_state_dict(tmp_path / "next"), ml.load_state_dict(union))
     assert "tokenizer is 'c', expected one of 'base', 'union'" in run("--tokenizer", "c")
     run("--tokenizer", experts[0], "--chat-template", "experts")
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out").chat_template == TEMPLATE
