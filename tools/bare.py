@@ -8,6 +8,7 @@ import re
 import sys
 import sysconfig
 from importlib.metadata import Distribution, distribution
+from importlib.util import cache_from_source
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -33,9 +34,12 @@ def required(*names: str) -> dict[str, Distribution]:
 
 
 def link(package: Distribution, target: Path) -> None:
+    """Link a package's files, and what was compiled from them."""
     source = Path(str(package.locate_file("")))
-    for file in package.files or ():
-        if (source / file).is_file() and ".." not in file.parts:  # scripts lie elsewhere
+    files = [Path(file) for file in package.files or () if ".." not in file.parts]  # no scripts
+    compiled = [Path(cache_from_source(str(file))) for file in files if file.suffix == ".py"]
+    for file in {*files, *compiled}:
+        if (source / file).is_file():
             (target / file).parent.mkdir(parents=True, exist_ok=True)
             if not (target / file).exists():  # some packages share a file
                 os.link(source / file, target / file)
