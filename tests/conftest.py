@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 from mergelib import registry
@@ -51,6 +52,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("MERGELIB_CACHE", str(cache))
     monkeypatch.delenv("MERGELIB_DATA", raising=False)
     return cache
+
+
+@pytest.fixture(autouse=True)
+def same_draws() -> None:
+    """What a test draws without a generator of its own does not depend on the tests before it."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture
