@@ -152,7 +152,7 @@ def test_channels_that_are_copies_can_go(
 ) -> None:
     source, wide = build(4).to(dtype), build(9).to(dtype)
     wide.load_state_dict(ml.grow(source, wide))
-    back = ml.shrink(wide, source, pictures(10, side=8).to(dtype))
+    back = ml.shrink(wide, source, pictures(40, side=8).to(dtype))
     assert error(source, source, back, pictures(5, seed=1, side=8).to(dtype)) < limit
 
 
