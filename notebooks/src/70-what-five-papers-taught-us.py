@@ -145,7 +145,7 @@ for ax, sets in zip(axes, (leads, beyond)):
     ax.axvline(0, color=plots.BLACK, lw=1)
 axes[0].set(xlabel="over task arithmetic, points")
 axes[1].set(xlabel="over no merge, points")
-axes[0].legend(loc="center right", fontsize=11, handlelength=1)
+axes[1].legend(loc=(0.53, 0.5), fontsize=10, handlelength=1, frameon=True)
 title = "Fitted heads take CART's lead away on small ViTs"
 figure.suptitle(title, fontsize=13, weight="bold", x=0.01, ha="left")
 plt.show()
