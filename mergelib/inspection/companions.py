@@ -95,23 +95,29 @@ def module_weights(models: Mapping[str, object]) -> dict[str, dict[str, Path]]:
     """Return the modules' folders whose weights differ, with the file of every model.
 
     Raises:
-        ValueError: if a model has no weights there.
+        ValueError: if a model has no weights there, or shards.
     """
-    files: dict[str, dict[str, Path]] = {}
+    files: dict[str, dict[str, list[Path]]] = {}
     for name, folder in ((name, folder_of(model)) for name, model in models.items()):
         if folder is None:
             continue
         for part in module_folders(folder):
             for file in sorted(f for f in (folder / part).rglob("*") if WEIGHTS.search(f.name)):
-                files.setdefault(str(file.parent.relative_to(folder)), {}).setdefault(name, file)
-    differing = {p: own for p, own in files.items() if len({*map(sha256_of, own.values())}) > 1}
-    for part, own in differing.items():
-        for name in (name for name in models if name not in own):
-            raise ValueError(
-                f"{name} has no weights in {part}, where {' and '.join([*own][:2])} hold different "
-                "ones: merge these files by themselves, and use a file ending in .safetensors as "
-                "output of the rest"
-            )
+                own = files.setdefault(str(file.parent.relative_to(folder)), {})
+                own.setdefault(name, []).append(file)
+    differing: dict[str, dict[str, Path]] = {}
+    for part, own in files.items():
+        if len({tuple(map(sha256_of, found)) for found in own.values()}) == 1:
+            continue
+        for name in models:
+            if name not in own or "-of-" in own[name][0].name:
+                lack = "has shards of" if name in own else "has no"
+                raise ValueError(
+                    f"{name} {lack} weights in {part}, where {' and '.join([*own][:2])} hold "
+                    "different ones: merge these files by themselves, and use a file ending in "
+                    ".safetensors as output of the rest"
+                )
+        differing[part] = {name: found[0] for name, found in own.items()}
     return differing
 
 

@@ -130,6 +130,13 @@ def test_modules_of_sentence_transformers(tmp_path: Path) -> None:
     match = "expert 0 has no weights in 2_Dense, where pretrained and expert 1 hold different ones"
     with pytest.raises(ValueError, match=match):
         ml.merge_files("average", folders[1:], tmp_path / "no", pretrained=folders[0])
+    for folder in folders:  # whose second shards differ
+        for file in (folder / "2_Dense").glob("*.safetensors"):
+            file.rename(file.with_name("model-00002-of-00002.safetensors"))
+        first = folder / "2_Dense" / "model-00001-of-00002.safetensors"
+        ml.save_state_dict({"linear.bias": torch.ones(2)}, first)
+    with pytest.raises(ValueError, match="pretrained has shards of weights in 2_Dense"):
+        ml.merge_files("average", folders[1:], tmp_path / "no", pretrained=folders[0])
     ml.merge_files("average", folders[1:], tmp_path / "new.safetensors")
 
 
