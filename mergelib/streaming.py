@@ -37,10 +37,10 @@ from mergelib.io import (
     AnyPath,
     Checkpoint,
     Memory,
-    base_of_all,
     note_ties,
     open_model,
     renamed,
+    resolve_base,
     resolved,
     staged,
     write_tensors,
@@ -149,7 +149,7 @@ def merge_files(
     check_device(device)
     written = as_dtype(dtype)
     chosen, models = get_method(method), named(experts)
-    pretrained = base_of_all(models, pretrained)
+    pretrained = resolve_base(models, pretrained)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     parts = Parts(include, exclude, missing, rename, nan)
     memory = Memory()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mergelib.inspection.companions import check_companions
-from mergelib.io import AnyPath, Checkpoint, WithAdapter, base_of_all, find_base, split
+from mergelib.io import AnyPath, Checkpoint, WithAdapter, find_base, resolve_base, split
 from mergelib.merging import Source
 from mergelib.parts import Parts, Selection
 from mergelib.statedict import StateDict
@@ -43,7 +43,7 @@ def open_adapters(
             "its file or folder as pretrained="
         )
     if pretrained is not None:
-        base_of_all(models, pretrained)
+        resolve_base(models, pretrained)
     base_name = next(iter(named_here), "") if len(named_here) == 1 else str(pretrained or "")
     if pretrained is None and Path(base_name).is_dir():
         pretrained = base_name or None

@@ -11,7 +11,7 @@ from mergelib.cli.apps import Device, Settings, app, read_settings, split_commas
 from mergelib.cli.words import in_shell_words
 
 if TYPE_CHECKING:
-    from mergelib.parts import Missing
+    from mergelib.parts import Missing, Nan
 
 
 # What a setting may not be, and the option that is meant.
@@ -61,7 +61,7 @@ Rename = Annotated[
     list[str] | None,
     typer.Option(help="New names of experts' keys, e.g. 'module.*=*'; repeatable."),
 ]
-Nan = Annotated[
+NotFinite = Annotated[
     str, typer.Option(help="For NaN and Inf: error, or base (take the pretrained entries).")
 ]
 Overwrite = Annotated[bool, typer.Option(help="Replace an output that exists.")]
@@ -106,7 +106,7 @@ def merge_command(
         ),
     ] = "error",
     rename: Rename = None,
-    nan: Nan = "error",
+    nan: NotFinite = "error",
     fold_convolutions: Annotated[
         bool,
         typer.Option(
@@ -147,7 +147,7 @@ def merge_command(
         exclude=split_commas(exclude),
         missing=cast("Missing", missing),  # which is checked there
         rename=read_settings(rename, "--rename") or None,
-        nan=cast("Any", nan),
+        nan=cast("Nan", nan),
         device=device,
         dtype=dtype,
         tokenizer=tokenizer,
@@ -231,7 +231,7 @@ def inspect_command(
         str, typer.Option(help="For keys that models do not share; as in: mergelib merge")
     ] = "error",
     rename: Rename = None,
-    nan: Nan = "error",
+    nan: NotFinite = "error",
     layers: Annotated[bool, typer.Option("--layers", help="Add the norms per layer.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
@@ -248,7 +248,7 @@ def inspect_command(
         exclude=split_commas(exclude),
         missing=cast("Missing", missing),
         rename=read_settings(rename, "--rename") or None,
-        nan=cast("Any", nan),
+        nan=cast("Nan", nan),
         layers=layers,
     )
     report = replace(

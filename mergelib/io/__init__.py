@@ -9,11 +9,11 @@ from mergelib.io.models import (
     Models,
     as_state,
     as_states,
-    base_of_all,
     find_base,
     is_adapter,
     load_state_dict,
     open_model,
+    resolve_base,
     split,
 )
 from mergelib.io.names import renamed
@@ -32,7 +32,6 @@ __all__ = [
     "WithAdapter",
     "as_state",
     "as_states",
-    "base_of_all",
     "cache_folder",
     "find_base",
     "is_adapter",
@@ -40,6 +39,7 @@ __all__ = [
     "note_ties",
     "open_model",
     "renamed",
+    "resolve_base",
     "resolved",
     "save_state_dict",
     "split",

@@ -103,7 +103,7 @@ def open_model(path: AnyPath, base: StateDict | None = None, **options: Any) -> 
     return WithAdapter(adapter, base, memory=options.get("memory"))
 
 
-def base_of_all(models: Mapping[str, object], pretrained: M | None = None) -> M | Path | None:
+def resolve_base(models: Mapping[str, object], pretrained: M | None = None) -> M | Path | None:
     """Return ``pretrained``, or else the base that all adapters among the models name, if any.
 
     Warns of adapters that name another base than ``pretrained``, or several.

@@ -19,7 +19,7 @@ from mergelib.inspection.companions import check_companions
 from mergelib.inspection.kinds import IsMatrix as IsMatrix
 from mergelib.inspection.kinds import Matrices, kinds_of
 from mergelib.inspection.watch import Watch, check_integers, check_ties
-from mergelib.io import Model, Models, as_state, as_states, base_of_all, renamed
+from mergelib.io import Model, Models, as_state, as_states, renamed, resolve_base
 from mergelib.merging.applying import (
     NotFinite,
     apply_rule,
@@ -253,7 +253,7 @@ def merge(
     written = as_dtype(dtype)
     chosen = get_method(method)
     models = named(experts)
-    pretrained = base_of_all(models, pretrained)
+    pretrained = resolve_base(models, pretrained)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     base = None if pretrained is None else as_state(pretrained)
     parts = Parts(include, exclude, missing, rename, nan)

@@ -16,7 +16,7 @@ import torch
 from mergelib.inspection.companions import folder_of, module_weights, tell_of_companions
 from mergelib.inspection.layouts import tied_alike
 from mergelib.inspection.tokens import match_vocabularies
-from mergelib.io import Model, Models, WithAdapter, as_state, as_states, base_of_all, renamed
+from mergelib.io import Model, Models, WithAdapter, as_state, as_states, renamed, resolve_base
 from mergelib.merging import Source, compare
 from mergelib.messages.brief import Brief, as_bytes
 from mergelib.parts import Missing, Nan, Parts, Patterns, Selection
@@ -126,7 +126,7 @@ def inspect(
         TypeError: if an input is not a model.
     """
     given = named(experts)
-    pretrained = base_of_all(given, pretrained)
+    pretrained = resolve_base(given, pretrained)
     base = None if pretrained is None else as_state(pretrained, lazy=True)
     parts = Parts(include, exclude, missing, rename, nan)
     states = renamed(as_states(given, lazy=True, base=base), base, rename)
@@ -139,18 +139,18 @@ def inspect(
         warnings.simplefilter("always")
         models: Mapping[str, StateDict]
         models = tied_alike(states if base is None else {"pretrained": base, **states})
-        source = attempt(lambda: _compared(models, parts, checked), left)
+        source = attempt(lambda: compare(*_apart(models), parts, checked), left)
         if source is None and "tokenizer=" in str(left[0]):
             united = attempt(lambda: match_vocabularies(models, {}, "union")[0], [])
             if united is not None:
                 refusals, left, models, checked = left, [], united, {**united}
                 tokenizer = "union"
-                source = attempt(lambda: _compared(models, parts, checked), left)
+                source = attempt(lambda: compare(*_apart(models), parts, checked), left)
         rows = fates_of(models, parts, source)
         if source is None and type(left[0]) is Misfit and (patterns := patterns_of(rows)):
             refusals, left = refusals + left, []
             parts = replace(parts, exclude=[*listed(exclude), *patterns])
-            source = attempt(lambda: _compared(models, parts, checked), left)
+            source = attempt(lambda: compare(*_apart(models), parts, checked), left)
         if source is None:
             shared = tuple(row.key for row in rows if row.fate in ("merged", "averaged"))
             source = Source(*_apart(models), Selection(shared, frozenset(shared)), {}, {})
@@ -185,13 +185,6 @@ def inspect(
         command_for(method, given, pretrained, parts, source, tokenizer) if method else "",
         reason,
     )
-
-
-def _compared(
-    models: Mapping[str, StateDict], parts: Parts, checked: Mapping[str, object]
-) -> Source:
-    """Compare models as a merge does; their vocabularies and configurations are those checked."""
-    return compare(*_apart(models), parts, checked)
 
 
 def _apart(models: Mapping[str, StateDict]) -> tuple[dict[str, StateDict], StateDict | None]:

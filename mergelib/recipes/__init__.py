@@ -16,7 +16,7 @@ import torch
 
 from mergelib.adapters import merge_adapters
 from mergelib.card import NATIVE, Merge, write_card
-from mergelib.io import AnyPath, Checkpoint, base_of_all
+from mergelib.io import AnyPath, Checkpoint, resolve_base
 from mergelib.io.models import open_model
 from mergelib.messages.brief import Brief, brief
 from mergelib.messages.extras import needs
@@ -111,7 +111,7 @@ def run_recipe(
             first, adapter = step.pretrained, step.options.pop("as_adapter", False)
             start: AnyPath | None = first and (first if first in done else _path(first, source))
             if start is None and not adapter:
-                start = base_of_all({path: path for path in paths})
+                start = resolve_base({path: path for path in paths})
             base = done.get(str(start), start)
             written = target if number == len(steps) else Path(scratch) / str(number)
             values = _spread(step, paths[0] if base is None else base)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import mergelib as ml
 from mergelib.align import git_rebasin
 from mergelib.cli import app as cli
-from mergelib.io import base_of_all
+from mergelib.io import resolve_base
 
 State = dict[str, Tensor]
 Case = Callable[[], Any]
@@ -203,7 +203,7 @@ def _() -> None:
     Path("lora").rename("lora_0")
     adapter(base_model_name_or_path="org/large")
     Path("lora").rename("lora_1")
-    base_of_all({"a": "lora_0", "b": "lora_1"}, BASE)
+    resolve_base({"a": "lora_0", "b": "lora_1"}, BASE)
 
 
 case("adapter-bases")(lambda: merge_adapters("average", "org/small", "org/large"))
