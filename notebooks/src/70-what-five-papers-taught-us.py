@@ -178,9 +178,9 @@ for kind in ("frozen", "fitted"):
 # **Use it when** you read or write a paper on model merging, or decide whether to merge at all.
 # **You need first:** [](02-averaging-and-task-vectors) and [](04-low-rank-merging).
 #
-# The five papers: [CART](10-cart) keeps the largest singular directions of each task vector, measured from the experts' mean. [Frank-Wolfe](21-frank-wolfe) merging adds experts
-# one by one, as an optimiser would. [CoGraM](30-cogram) merges two networks layer by layer and takes back steps that raise the loss. The [stability framework](40-stability) bounds a merge's
-# error before training. [SAIL](50-growing) merges small networks into the start of a larger one.
+# The five papers: [CART](10-cart) subtracts the experts' mean and keeps the largest singular directions of what is left. [Frank-Wolfe](21-frank-wolfe) merging runs that
+# optimiser over mixtures of experts. [CoGraM](30-cogram) merges two networks layer by layer and takes back steps that raise the loss. The [stability framework](40-stability) bounds a merge's
+# error before training. [SAIL](50-growing) merges small networks into the initial weights of a larger one.
 #
 # *Frozen heads* classify by class means of the pretrained features, from three labelled examples per class, and on MiniLM by the classes' names; experts are trained under them. *Fitted heads*
 # are a ridge regression on the features of a merged or pretrained model, with the validation labels that also choose a merge's settings.

@@ -146,7 +146,7 @@ display(
 # ## Regression without data
 #
 # RegMean {cite}`jin2023dataless` fits each linear layer to the experts' outputs, and needs the Gram matrices $G_t$ of the layer's inputs. A gradient step adds
-# an outer product $\delta x^\top$ for each input $x$, so the rows of the task matrix $\tau_t = \theta_t - \theta_0$ are combinations of inputs. WUDI {cite}`cheng2025whoever` takes these rows
+# a multiple of $\delta x^\top$ for each input $x$, where $\delta$ is the loss's gradient at the layer's output. So the rows of the task matrix $\tau_t = \theta_t - \theta_0$ are combinations of inputs. WUDI {cite}`cheng2025whoever` takes these rows
 # for the inputs, and minimises $\sum_t \lVert (\Delta - \tau_t)\,\tau_t^\top \rVert^2 / \lVert \tau_t \rVert^2$ over the merged task matrix $\Delta$. This is quadratic, and
 # its gradient $2\,(\Delta \sum_t G_t - \sum_t \tau_t G_t)$ vanishes at
 #
