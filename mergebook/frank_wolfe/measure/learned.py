@@ -31,6 +31,8 @@ from mergelib.statedict import StateDict
 KEYS = ("data", "granularity", "constraint")
 CELLS = [("labels", g, c) for g in ("tensor", "model") for c in ("free", "simplex")]
 CELLS += [("all labels", "tensor", "free"), ("entropy", "tensor", "free")]
+PICKS = "oracle", "all", "own", "random"
+KEY_CELLS = [*product(PICKS, CELLS[:1]), *product(PICKS[:1], CELLS[1:3])]
 
 
 def learned(
@@ -84,15 +86,22 @@ def picked(problem: Problem, theta: StateDict) -> list[str]:
 
 @study()
 def contribution(
-    zoo: Zoo, *, targets: int = 4, examples: int = 100, steps: int = 200, rounds: int = 3
+    zoo: Zoo,
+    *,
+    targets: int = 4,
+    examples: int = 100,
+    steps: int = 200,
+    rounds: int = 3,
+    whole: bool = True,
 ) -> Tables:
     """What each part of the released Frank-Wolfe merging adds to learned coefficients.
 
     The pool has the experts of all tasks. Of these, ``targets``, drawn by the seed, are judged.
     Experts are picked by the "oracle" or "random", or are "all" or the targets' "own"; their
     coefficients are learned from the pretrained model on ``examples`` labels for each target, on
-    all training labels, or by the entropy of test inputs. "released" does this ``rounds`` times
-    with the oracle, as the authors do.
+    all training labels, or by the entropy of test inputs. Without ``whole`` only the combinations
+    of ``KEY_CELLS`` are measured. "released" does this ``rounds`` times with the oracle, as the
+    authors do.
 
     ``test``: rows of ``picks``, ``data``, ``granularity``, ``constraint``, ``task``, ``accuracy``
     and ``loss``; ``picked``: rows of ``data``, ``round``, ``name`` and ``target``, whether it is
@@ -123,11 +132,11 @@ def contribution(
         tables["test"] += [{**where, **row} for row in judged(judge, pick, state)]
 
     judge_at(zoo.pretrained, "none", ("", "", ""))
-    for (pick, chosen), (data, granularity, constraint) in product(picks.items(), CELLS):
+    for pick, (data, granularity, constraint) in product(PICKS, CELLS) if whole else KEY_CELLS:
         options: dict[str, Any] = {"granularity": granularity, "constraint": constraint}
-        state = learned(problem, sources[data], zoo.pretrained, chosen, steps=steps, **options)
+        state = learned(problem, sources[data], zoo.pretrained, picks[pick], steps=steps, **options)
         judge_at(state, pick, (data, granularity, constraint))
-    for data in ("all labels", "entropy"):
+    for data in ("all labels", "entropy") if rounds else ():
         state = zoo.pretrained
         for number in range(rounds):
             chosen = picked(problem, state)

@@ -71,3 +71,12 @@ def test_every_cell_is_judged(tiny_zoo: Zoo) -> None:
     assert len(tables["test"]) == 2 * (1 + 4 * 6 + 2)
     assert len(tables["picked"]) == 2 * 2 * 2
     assert all(row["labels"] in (0, 4) for row in tables["heads"])
+
+
+def test_key_cells_alone(tiny_zoo: Zoo) -> None:
+    tables = contribution(tiny_zoo, targets=2, examples=4, steps=1, rounds=0, whole=False)
+    cells = [(r["picks"], r["granularity"], r["constraint"]) for r in tables["test"][::2]]
+    free = [(pick, "tensor", "free") for pick in ("oracle", "all", "own", "random")]
+    others = [("oracle", "tensor", "simplex"), ("oracle", "model", "free")]
+    assert cells == [("none", "", ""), *free, *others]
+    assert not tables["picked"]
