@@ -20,7 +20,7 @@ NATIVE = "mergelib."  # before a method's name in a recipe: its parameters have 
 _LICENCE = re.compile(  # in a front matter; the first of a list
     r"---\s*\n(?:(?!---).*\n)*?license:[ \t]*(?:\n[ \t]*-[ \t]*)?[\"']?([\w.+-]+)"
 )
-_HUB = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/")  # of the hub's cache
+_HUB = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/(\w+)/")  # of the hub's cache
 
 
 class Merge(NamedTuple):
@@ -100,11 +100,13 @@ def in_yaml(value: Any) -> str:
 
 
 def _seen(path: AnyPath, folder: Path) -> str:
-    """Return a path as it is seen from a folder; both sides of ``BASE+ADAPTER``."""
+    """Return a path as it is seen from a folder, or its name on the hub; both sides of a ``+``."""
     before, adapter = split(path)
     if before is not None and adapter is not None:
         return f"{_seen(before, folder)}+{_seen(adapter, folder)}"
     whole = Path(os.path.abspath(path))
+    if (hub := _HUB.search(f"{whole.as_posix()}/")) and hub[3] == whole.name:
+        return f"{hub[1]}/{hub[2]}@{hub[3]}"
     place = whole.parent.resolve() / whole.name
     with contextlib.suppress(ValueError):  # on another drive of Windows
         place = Path(os.path.relpath(place, folder.resolve()))

@@ -112,7 +112,7 @@ def select(
             tied tensor are selected, nothing is left to merge, or adapters or quantised weights are
             selected.
     """
-    hint = "" if parts is None else _HINT
+    hint = parts is not None
     parts, tied = parts or ALL, tied or {}
     strict = parts.missing == "error"
     for option in ("missing", "nan"):
@@ -143,7 +143,7 @@ def select(
             selected.discard(key)
         elif strict and len(kinds) < len(models):  # versions of a library differ in what they save
             selected.discard(key)
-    check_mergeable(models, selected, parts=bool(hint))
+    check_mergeable(models, selected, parts=hint)
     for further, first in tied.items():
         if (further in selected) != (first in selected):
             raise ValueError(
@@ -166,13 +166,8 @@ def select(
         except Misfit as error:
             advice = renames[name] or rename
             advice = advice if hint else advice.replace("rename=", "the names ")
-            tables = filter(names_table, expected.keys() & model.keys())
-            shapes = [(getattr(model[k], "shape", (0,)), expected[k].shape) for k in tables]
-            if hint and any(own[1:] != other[1:] for own, other in shapes):
-                hint = _WIDTHS
-            elif hint and any(own != other for own, other in shapes):
-                hint = _TOKENS
-            raise Misfit(f"{error}{advice or hint}") from None
+            advice = advice or (_advice(merged, expected, model) if hint else "")
+            raise Misfit(f"{error}{advice}") from None
     if reference and not merged:
         raise ValueError(f"nothing to merge: no selected key has one shape in all models{rename}")
     if rename:  # and missing= accepts keys that models do not share
@@ -184,6 +179,23 @@ def select(
     owners |= integers
     keys = dict.fromkeys(chain((key for key in reference if key not in left_out), owners))
     return Selection(tuple(keys), frozenset(merged), owners)
+
+
+def _advice(selected: Set[str], expected: StateDict, expert: StateDict) -> str:
+    """Return what to do about an expert that does not fit: widths, tokens, or keys to leave out."""
+    shapes = {k: (expert[k].shape, t.shape) for k, t in expected.items() if k in expert}
+    tables = [pair for key, pair in shapes.items() if names_table(key)]
+    if any(own[1:] != other[1:] for own, other in tables):
+        return _WIDTHS
+    if any(own != other for own, other in tables):
+        return _TOKENS
+    differing = {key for key, (own, other) in shapes.items() if own != other}
+    differing |= (expected.keys() ^ expert.keys()) & selected
+    fitting = {key.rpartition(".")[0] for key in expected.keys() & expert.keys() - differing}
+    modules = {(key.rpartition(".")[0], key) for key in differing}
+    patterns = {key if not head or head in fitting else f"{head}.*" for head, key in modules}
+    few = len(patterns) <= SHOWN and len(differing) < len(expected)
+    return _HINT + (str(sorted(patterns)) if few else "")
 
 
 def _owners(

@@ -173,9 +173,9 @@ def is_matrix(key: str, tensor: Tensor) -> bool:
     """Whether low-rank methods treat this parameter as a matrix, by shape and name.
 
     True for floating tensors of exactly two dimensions, both above 1, whose name is not that of an
-    embedding or position table. A fused ``qkv`` weight is one matrix. `merge` asks only if
-    structure does not decide: a module shows its layers, and a weight with a bias belongs to a
-    linear layer.
+    embedding or position table. Fused ``qkv`` and ``gate_up`` weights are one matrix. `merge` asks
+    only if structure does not decide: a module shows its layers, and a weight with a bias belongs
+    to a linear layer.
     """
     return (
         tensor.is_floating_point()

@@ -34,7 +34,12 @@ def run(app: typer.Typer, program: str) -> None:
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] in ("mergelib", "mergebook"):
                 raise
-            extras = {"ray": "cluster", "transformers": "hub", "datasets": "hub"}
+            extras = {
+                "ray": "cluster",
+                "transformers": "hub",
+                "datasets": "hub",
+                "huggingface_hub": "hub",
+            }
             extras |= {"scipy": "align", "sklearn": "align", "yaml": "recipes"}
             extra = extras.get(error.name.partition(".")[0], "lab")
             say(f"this needs the package {error.name}: pip install 'mergelib-book[{extra}]'")

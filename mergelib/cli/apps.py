@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from mergelib.version import __version__
 
@@ -49,6 +50,22 @@ Settings = Annotated[
         "--set", "-s", help="A setting, e.g. --set scale=0.4 or weights=0.3,0.7; repeatable."
     ),
 ]
+
+
+class WithSettings(typer.core.TyperCommand):
+    """A command that tells how to pass a method's setting, which is none of its options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from mergelib.registry import get_method, method_names
+
+        own = {text for option in self.get_params(ctx) for text in option.opts}
+        for name, _, value in (text.partition("=") for text in args if text[:2] == "--"):
+            setting = name[2:].replace("-", "_")
+            known = (get_method(method).hyperparameters for method in method_names())
+            if name not in own and any(setting in names for names in known):
+                value = value or "".join(args[args.index(name) + 1 :][:1])
+                raise ValueError(f"no such option: {name}; pass --set {setting}={value}")
+        return super().parse_args(ctx, args)
 
 
 def read_settings(texts: Sequence[str] | None, option: str = "--set") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from mergelib.cli import printing
-from mergelib.cli.apps import Device, Settings, app, read_settings, split_commas
+from mergelib.cli.apps import Device, Settings, WithSettings, app, read_settings, split_commas
 from mergelib.cli.words import in_shell_words
 
 if TYPE_CHECKING:
@@ -46,12 +46,30 @@ MethodName = Annotated[
     str,
     typer.Argument(help="A method's name; see: mergelib methods", autocompletion=_complete_method),
 ]
+
+
+def _fetched(paths: list[Path] | Path | None) -> list[Path] | Path | None:
+    """Fetch what has a name on the hub."""
+    from mergelib.io.hub import fetched
+
+    if isinstance(paths, list):
+        return [Path(fetched(path)) for path in paths]
+    return paths and Path(fetched(paths))
+
+
 Models = Annotated[
     list[Path],
-    typer.Argument(help="Fine-tuned models: .safetensors files, folders, .pt files (a.pt::ema)."),
+    typer.Argument(
+        help="Fine-tuned models: .safetensors files, folders, .pt files (a.pt::ema), or names on "
+        "the Hugging Face hub (ORG/NAME@REVISION).",
+        callback=_fetched,
+    ),
 ]
 Pretrained = Annotated[
-    Path | None, typer.Option("--pretrained", "-p", help="The model they were fine-tuned from.")
+    Path | None,
+    typer.Option(
+        "--pretrained", "-p", help="The model they were fine-tuned from.", callback=_fetched
+    ),
 ]
 Include = Annotated[
     list[str] | None,
@@ -83,7 +101,7 @@ def _hyperparameters(settings: list[str] | None) -> dict[str, Any]:
     return hyperparameters
 
 
-@app.command("merge")
+@app.command("merge", cls=WithSettings)
 def merge_command(
     method: MethodName,
     experts: Models,
@@ -163,11 +181,12 @@ def merge_command(
         typer.echo("It has merged BatchNorm statistics: measure them with ml.recalibrate_batchnorm")
 
 
-@app.command("merge-adapters")
+@app.command("merge-adapters", cls=WithSettings)
 def merge_adapters_command(
     method: MethodName,
     adapters: Annotated[
-        list[Path], typer.Argument(help="Folders of LoRA adapters, as PEFT saves them.")
+        list[Path],
+        typer.Argument(help="Folders of LoRA adapters, as PEFT saves them.", callback=_fetched),
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The folder of the merged adapter.")
@@ -179,7 +198,10 @@ def merge_adapters_command(
     pretrained: Annotated[
         Path | None,
         typer.Option(
-            "--pretrained", "-p", help="Their base; only DoRA and whole modules can need it."
+            "--pretrained",
+            "-p",
+            help="Their base; only DoRA and whole modules can need it.",
+            callback=_fetched,
         ),
     ] = None,
     settings: Settings = None,

@@ -17,6 +17,7 @@ import torch
 from mergelib.adapters import merge_adapters
 from mergelib.card import NATIVE, Merge, write_card
 from mergelib.io import AnyPath, Checkpoint, resolve_base
+from mergelib.io.hub import fetched
 from mergelib.io.models import open_model
 from mergelib.messages.brief import Brief, brief
 from mergelib.messages.extras import needs
@@ -81,8 +82,10 @@ def run_recipe(
 ) -> Path:
     """Merge as a recipe says, and return the output's path.
 
-    Paths in the recipe are relative to its folder. Steps before the last are written beside the
-    output and removed again. An output folder gets ``recipe.yml``, the recipe, and a model card.
+    Paths in the recipe are relative to its folder; models that are not there are fetched from the
+    Hugging Face hub by their names, ``ORG/NAME`` or ``ORG/NAME@REVISION``. Steps before the last
+    are written beside the output and removed again. An output folder gets ``recipe.yml``, the
+    recipe, and a model card.
 
     Args:
         recipe: a YAML file with the words of mergekit's configurations (``merge_method``,
@@ -106,10 +109,12 @@ def run_recipe(
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".recipe-") as scratch:
         for number, step in enumerate(steps, 1):
-            models = [n if n in done else _path(n, source) for n in step.experts]
+            models = [n if n in done else fetched(n, source.parent) for n in step.experts]
             paths = [done.get(model, model) for model in models]
             first, adapter = step.pretrained, step.options.pop("as_adapter", False)
-            start: AnyPath | None = first and (first if first in done else _path(first, source))
+            start: AnyPath | None = first and (
+                first if first in done else fetched(first, source.parent)
+            )
             if start is None and not adapter:
                 start = resolve_base({path: path for path in paths})
             base = done.get(str(start), start)
@@ -127,12 +132,6 @@ def run_recipe(
             shutil.copyfile(source, written / "recipe.yml")
         write_card(written, written, merges)
     return written
-
-
-def _path(name: str, recipe: Path) -> str:
-    """Return a path of the recipe; both sides of ``BASE+ADAPTER`` are relative to its folder."""
-    parts = [name] if (recipe.parent / name).exists() else name.split("+")
-    return "+".join(str(recipe.parent / part) for part in parts)
 
 
 def read_recipe(path: Path) -> Iterator[Step]:

@@ -64,6 +64,16 @@ def test_merge_is_the_librarys(run: Run, models: tuple[Path, list[Path]], tmp_pa
     assert not torch.equal(again["fc.weight"], expected["fc.weight"]), "the defaults this time"
 
 
+@pytest.mark.parametrize("words", [["--rank-ratio", "0.1"], ["--rank-ratio=0.1"]])
+def test_a_setting_in_place_of_an_option_is_told(run: Run, words: list[str]) -> None:
+    for command in ("merge", "merge-adapters"):
+        told = fail(run, command, "cart", "a", *words)
+        assert told.endswith("no such option: --rank-ratio; pass --set rank_ratio=0.1")
+    unknown = run("merge", "cart", "a", "--overwrites")
+    assert unknown.status == 2
+    assert "pass --set" not in unknown.err
+
+
 def test_statistics_that_want_measuring_are_pointed_out(run: Run, tmp_path: Path) -> None:
     """After every merge of a model that has them, and only then."""
     for name, norm in (("batch", torch.nn.BatchNorm1d(3)), ("layer", torch.nn.LayerNorm(3))):
@@ -94,7 +104,7 @@ def test_parts_of_models(run: Run, models: tuple[Path, list[Path]], tmp_path: Pa
         assert all(torch.equal(merged[key], expected[key]) for key in expected)
     refused = fail(run, *command)
     assert "has shape (9,), expected (8,)" in refused
-    assert refused.endswith("where only heads differ, leave them out with --exclude")
+    assert refused.endswith("where only heads differ, leave them out with --exclude fc.bias")
     assert fail(run, *command, "--include", "x*").startswith("include pattern 'x*' matches no key")
     assert fail(run, *command, "--missing", "no").startswith("missing is 'no', expected one")
     save_state_dict({"fc.weight": load_state_dict(base)["fc.weight"]}, c)

@@ -67,6 +67,7 @@ def test_completion_can_be_installed(
         ("missing='base' takes: pass pretrained=", "--missing base takes: pass --pretrained"),
         ("pass dtype='float16' or", "pass --dtype float16 or"),
         ("by include=, exclude= or missing=", "by --include, --exclude or --missing"),
+        ("out with exclude=['fc.*', 'head']", "out with --exclude 'fc.*' --exclude head"),
         ("pass is_matrix=mergelib.is_kernel to", "pass --fold-convolutions to"),
         ("not exist (data= or MERGELIB_DATA)", "not exist (MERGELIB_DATA)"),
         ("--set expects name=value, got '=1'", "--set expects name=value, got '=1'"),

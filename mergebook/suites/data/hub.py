@@ -18,30 +18,11 @@ from mergebook.suites.types import Zoo
 from mergelib.evaluation.tasks import Suite
 from mergelib.hashing import fingerprint, sha256_of
 from mergelib.io import Checkpoint
+from mergelib.io.hub import fetch
 from mergelib.statedict import StateDict, check_compatible
 
-_FILES = ["*.json", "*.txt"]  # configuration, tokenizer and the index of shards
 # What older checkpoints store beside the weights, and a pooler that no model here has.
 _IGNORED = re.compile(r"(^|\.)(position_ids$|pooler\.)")
-
-
-def fetch(model: str | Path) -> Path:
-    """The folder of a model: the one named, if it exists, else a snapshot of the hub's."""
-    if Path(model).expanduser().exists():
-        return Path(model).expanduser()
-    from huggingface_hub import snapshot_download
-
-    name, revision = _revised(str(model))
-    try:
-        wanted = [*_FILES, "*.safetensors"]
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
-        if not any(folder.glob("*.safetensors")):  # pickles only where there is nothing better
-            snapshot_download(name, revision=revision, allow_patterns=["pytorch_model*"])
-    except (OSError, ValueError) as error:  # no such model or no such name, no network, no disk
-        raise ValueError(
-            f"model {str(model)!r} is neither a folder nor to be had from the hub: {_line(error)}"
-        ) from error
-    return folder
 
 
 def _revised(name: str) -> tuple[str, str | None]:

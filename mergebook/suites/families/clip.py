@@ -26,6 +26,7 @@ from mergebook.suites.registry import Family, LoadedTask, Sizes, register
 from mergebook.suites.types import Zoo
 from mergelib.evaluation.tasks import Split, Suite, Task
 from mergelib.hashing import fingerprint
+from mergelib.io.hub import fetch
 from mergelib.progress import progress
 
 MODEL = "clip-vit-base-patch32"
@@ -171,7 +172,7 @@ def load_zoo(
     from transformers import CLIPModel
 
     local = Path(model).expanduser()
-    folder = hub.fetch(local if local.exists() or "/" in str(model) else f"openai/{model}")
+    folder = fetch(local if local.exists() or "/" in str(model) else f"openai/{model}")
     clip: Any = CLIPModel(hub.read_config(folder, "clip"))
     hub.load_weights(clip, folder)
     clip.to(device)

@@ -22,6 +22,7 @@ from mergebook.suites.data.sampling import draw
 from mergebook.suites.registry import Family, LoadedTask, Sizes, register
 from mergebook.suites.types import Zoo
 from mergelib.evaluation.tasks import ACCURACY, Loss, Metric, Split, Suite, Task, cross_entropy
+from mergelib.io.hub import fetch
 
 MODEL = "FacebookAI/roberta-base"
 MAX_LENGTH = 128  # tokens of an example
@@ -123,7 +124,7 @@ def load_zoo(
     """
     from transformers import RobertaForSequenceClassification
 
-    local, folder = Path(model).expanduser(), hub.fetch(model)
+    local, folder = Path(model).expanduser(), fetch(model)
     encoder = hub.load_weights(Encoder(hub.read_config(folder, "roberta")), folder, "roberta.")
     encoder.to(device)
     default = f"{local}-{{task}}" if local.exists() else "JeremiahZ/roberta-base-{task}"
@@ -149,7 +150,7 @@ def load_task(
         if column not in train.features:
             columns = ", ".join(train.features)
             raise ValueError(f"data of task {name!r}: no column {column!r} among {columns}")
-    tokenize = hub.read_tokenizer(hub.fetch(tokenizer))
+    tokenize = hub.read_tokenizer(fetch(tokenizer))
     rows = draw(_strata(train), _strata(test), sizes, "glue", name, seed)
     parts = zip((train, train, test), rows, strict=True)
     splits = [_read(source, part.select(chosen.tolist()), tokenize) for part, chosen in parts]

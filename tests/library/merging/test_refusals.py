@@ -119,14 +119,14 @@ def cut(state: State) -> State:
 
 HINT = "; where only heads differ, leave them out with exclude="
 MISFITS: list[tuple[Callable[[State], State], str]] = [
-    (cut, "cars lacks key 'bias' compared with {}" + HINT),
+    (cut, "cars lacks key 'bias' compared with {}" + HINT + "['bias']"),
     (
         lambda s: {**s, "more": torch.ones(1)},
-        "cars has the extra key 'more' compared with {}" + HINT,
+        "cars has the extra key 'more' compared with {}" + HINT + "['more']",
     ),
     (
         lambda s: {**s, "bias": torch.ones(8)},
-        "cars['bias'] has shape (8,), expected (9,) as in {}" + HINT,
+        "cars['bias'] has shape (8,), expected (9,) as in {}" + HINT + "['bias']",
     ),
     (
         lambda s: {**s, "bias": s["bias"].int()},

@@ -193,7 +193,7 @@ def test_heads_that_differ_are_told_what_to_do() -> None:
         lambda: ml.merge("average", experts),
         lambda: ml.adapt("uniform_soup", experts, pretrained=experts[0]),
     ):
-        with pytest.raises(ValueError, match=r"as in \w.*; .* leave them out with exclude=$"):
+        with pytest.raises(ValueError, match=r"as in \w.*; .* out with exclude=\['head'\]$"):
             call()
     with pytest.raises(ValueError, match=r"expected \(2,\) as in expert 0$"):
         ml.compress("cart_indexing", experts)
