@@ -18,6 +18,7 @@ SAMPLE = (1024, 256)  # entries of a tensor that are looked at: of the first one
 FIRST = 4096  # entries that the first ones give
 ENOUGH = 500  # entries in all, below which nothing is said: a chance cosine has deviation 0.045
 NOTHING = 0.1  # a cosine below which two models have nothing in common
+PARALLEL = 0.8  # a cosine above which task vectors share more than a start
 SHORT = 0.3  # times the pretrained model's length, below which it is a difference from it
 
 # Integers that may differ: they count or number something. Single numbers may, whatever they are.
@@ -38,6 +39,7 @@ class Watch:
         self.products = torch.zeros(count, count)  # entries times cosine, summed
         self.entries = torch.zeros(count, count)  # and how many entries these are
         self.squares = torch.zeros(count)  # each model's entries, squared and summed
+        self.shared = torch.zeros(count, count)  # scalar products of differences from the last
 
     def add(self, read: Callable[[int], Tensor]) -> None:
         """Look at samples of one weight of every model; ``read`` returns a model's tensor."""
@@ -65,6 +67,8 @@ class Watch:
         self.seen += count
         nonzero = sampled.any(1).float()  # zeros have no direction
         self.squares = self.squares.to(where) + sampled.square().sum(1)
+        apart = sampled - sampled[-1]
+        self.shared = self.shared.to(where) + apart @ apart.T
         sampled = normalize(sampled)
         self.products = self.products.to(where) + count * (sampled @ sampled.T)
         self.entries = self.entries.to(where) + count * torch.outer(nonzero, nonzero)
@@ -77,6 +81,14 @@ class Watch:
                 if cosines[i, j] < NOTHING:
                     return self.names[i], self.names[j], float(cosines[i, j])
         return None
+
+    def parallel(self) -> float:
+        """Return the least cosine of two task vectors, or 0 without enough of them."""
+        own = self.shared[:-1, :-1].cpu()
+        lengths = own.diag().sqrt()
+        if not self.pretrained or len(own) < 2 or self.groups or self.seen < ENOUGH:
+            return 0.0
+        return float((own / torch.outer(lengths, lengths)).min())
 
     def _cosines(self) -> Tensor:
         """Return the cosine of every two models, NaN of those of which too little was looked at."""
@@ -109,6 +121,12 @@ class Watch:
                     f"unrelated models: {one} and {other} have nothing in common (the cosine of "
                     f"their weights is {cosine:.2f}), {advice}"
                 )
+        elif (cosine := self.parallel()) > PARALLEL:
+            warn(
+                f"the task vectors are nearly parallel (cosines of {cosine:.2f} or more): unless "
+                "the experts come from one run or one data set, they were probably fine-tuned from "
+                f"another model than {self.names[-1]}, and share their difference from it"
+            )
         for group in self.groups if self.any else []:
             if self.pretrained and group[-1] == len(self.names) - 1:
                 are = "is" if len(group) == 2 else "are"

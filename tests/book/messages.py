@@ -325,6 +325,11 @@ case("copy-overflow")(
     )
 )
 case("unrelated")(lambda: ml.merge("average", [BASE, weights(7)]))
+case("parallel")(
+    lambda: ml.merge(
+        "ties", [ml.add(tuned(i), ml.scale(weights(9), 0.1)) for i in (1, 2)], pretrained=BASE
+    )
+)
 case("task-vector")(lambda: merge(lambda state: ml.subtract(state, BASE)))
 case("same-expert")(lambda: ml.merge("average", [tuned(1), tuned(1)], pretrained=BASE))
 case("is-pretrained")(lambda: merge(lambda _: BASE))

@@ -104,6 +104,20 @@ def test_one_expert_twice_without_a_pretrained_model() -> None:
     assert not heard(lambda: ml.merge("average", [a]))
 
 
+@pytest.mark.parametrize(("apart", "told"), [(0.0, False), (0.3, False), (3.0, True)])
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_related_base_that_is_not_theirs(apart: float, told: bool, count: int) -> None:
+    """In units of the experts' own distance; cosines are a² / (1 + a²)."""
+    base, shared, *own = (
+        torch.randn(40, 50, generator=torch.Generator().manual_seed(i)) for i in range(count + 2)
+    )
+    experts = [{"w": base + 0.01 * (each + apart * shared)} for each in own]
+    said = heard(partial(ml.merge, "task_arithmetic", experts, pretrained={"w": base}))
+    assert len(said) == told
+    assert all("probably fine-tuned from another model than pretrained" in each for each in said)
+    assert not heard(partial(ml.merge, "average", experts))
+
+
 def test_only_what_is_merged_counts() -> None:
     """A head of its own makes no expert of a frozen body."""
     base, a, _ = family(2)
