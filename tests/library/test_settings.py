@@ -135,6 +135,21 @@ def test_layers_by_hand() -> None:
     torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float32))
 
 
+@pytest.mark.parametrize("method", ["task_arithmetic", "ties", "cart", "tsv", "iso_c", "wudi"])
+def test_a_scale_over_layers_is_lines(method: str) -> None:
+    """λ = α + β (l − 1) / (L − 1) times the update of the merge (Wang et al., 2025).
+
+    CART's update starts at the average.
+    """
+    base, (alpha, beta) = family()[0], (0.2, 0.9)
+    start, once = merged("average") if method == "cart" else base, merged(method, scale=1)
+    scaled = merged(method, scale={"over_layers": [alpha, alpha + beta], "*": 1})
+    for key in KEYS:
+        layer = int(key.split(".")[2]) if key in LAYERS else None
+        factor = 1 if layer is None else alpha + beta * layer / 3
+        torch.testing.assert_close(scaled[key], start[key] + factor * (once[key] - start[key]))
+
+
 def test_depths_of_keys() -> None:
     expected = {
         "h.0.w": 0.0,
