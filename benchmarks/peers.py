@@ -54,8 +54,11 @@ FILES: dict[str, dict[str, Any]] = {
     "dare_linear": {"weight": 0.3, "density": 0.3},
     "model_stock": {},
 }
-OURS = {"dare_linear": ("dare", {"drop_rate": 0.7, "scale": 0.3})}
-OURS |= {"ties": ("ties", {"trim": "tensor"}), "task_arithmetic": ("task_arithmetic", {"scale": 0.3})}
+OURS: dict[str, tuple[str, dict[str, Any]]] = {  # of the methods in `FILES`
+    "task_arithmetic": ("task_arithmetic", {"scale": 0.3}),
+    "ties": ("ties", {"trim": "tensor"}),
+    "dare_linear": ("dare", {"drop_rate": 0.7, "scale": 0.3}),
+}
 
 
 def networks() -> list[nn.Module]:
@@ -125,8 +128,9 @@ def of_files(who: str, method: str, root: Path) -> Callable[[], Any]:
     if who == "floor":
 
         def floor() -> None:
-            states = (load_state_dict(folder) for folder in (base, *experts))
-            save_state_dict([*states][0], out / "model.safetensors", overwrite=True)
+            for folder in (*experts, base):
+                state = load_state_dict(folder)
+            save_state_dict(state, out / "model.safetensors")
 
         return floor
     if who == "mergelib":
@@ -148,13 +152,23 @@ def of_files(who: str, method: str, root: Path) -> Callable[[], Any]:
 
 
 def once(case: str, who: str, method: str, root: Path) -> dict[str, Any]:
-    """Seconds and peak bytes of one merge in this process."""
+    """Seconds and peak bytes of one merge in this process, whose result is left in a file."""
     call = in_memory(who, method) if case == "memory" else of_files(who, method, root)
     with measured() as cost:
         start = time.perf_counter()
-        call()
+        made = call()
         seconds = time.perf_counter() - start
+    if case == "memory":
+        state = made.state_dict() if isinstance(made, nn.Module) else made
+        save_state_dict(state, root / f"out {who}" / "model.safetensors")
     return {"seconds": seconds, "peak_bytes": cost.peak_bytes}
+
+
+def difference(root: Path, peer: str) -> float:
+    """The distance of both results, in units of the length of this library's."""
+    own, other = (load_state_dict(root / f"out {who}") for who in ("mergelib", peer))
+    apart = sum(float((own[key] - other[key]).square().sum()) for key in own)
+    return float((apart / sum(float(value.square().sum()) for value in own.values())) ** 0.5)
 
 
 def main(
@@ -165,9 +179,10 @@ def main(
 ) -> None:
     """Measure all methods that both sides have."""
     if one:
-        print(json.dumps(once(*json.loads(one)[:3], Path(json.loads(one)[3]))))
+        case, who, method, folder = json.loads(one)
+        print(json.dumps(once(case, who, method, Path(folder))))
         return
-    peers = {"memory": ("fusion-bench", MEMORY), "files": ("mergekit", FILES)}
+    peers = {"memory": ("fusion-bench", [*MEMORY]), "files": ("mergekit", [*FILES])}
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         write_folders(Path(name), small)
@@ -180,6 +195,8 @@ def main(
                     done = subprocess.run(command, capture_output=True, text=True, check=True)
                     found = json.loads(done.stdout.splitlines()[-1])
                     row = {"case": case, "program": who, "method": method, "repeat": repeat}
+                    if who == peer:
+                        row["difference"] = difference(Path(name), peer)
                     rows.append(row | found)
     record = {
         "provenance": provenance(),
