@@ -14,7 +14,7 @@ from mergebook.suites.families import FAMILIES
 ROOT = Path(mergelib.__file__).parents[1]
 FILES = [file for name in ("mergelib", "mergebook") for file in (ROOT / name).rglob("*.py")]
 LONGEST_FILE = 400
-MOST_LINES = {"mergelib": 17_009, "mergebook": 20_430}
+MOST_LINES = {"mergelib": 17_040, "mergebook": 20_430}
 # A private dialect, where the field says: a number of, the same, again, rarely, must, so that not.
 DIALECT = re.compile(
     r"\b(so many|likewise|anew|seldom|shall|lest|whoever|whence|a row a|as of `)\b"
@@ -47,7 +47,7 @@ def test_the_packages_only_shrink(package: str) -> None:
     Only what users of the library ask for raised one: adapters by 320 lines and, as outputs, by
     670; a report before a merge by 530; recipes by 360, and their methods by 320; values per
     expert, key and layer by 340; a search by 180, of which the laboratory lost 65; a dtype by 60;
-    names on the hub, and advice on heads and settings, by 115;
+    names on the hub, advice on heads, settings and wrong bases, by 145;
     vocabularies and chat templates by 260; model cards by 165; dequantised inputs by 95; names of
     keys, containers and components of other programs, and timm's networks by 210; NaN and Inf in a
     few rows by 50, ties of files by 50, modules by 10; adapters of

@@ -53,6 +53,16 @@ def staged(output: Path, *, folder: bool = False) -> Iterator[Path]:
     _sweep(output)
 
 
+@contextlib.contextmanager
+def scratch(output: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside an output; it is removed, if a run is killed by the next one."""
+    output = resolved(output)
+    _make_parent(output)
+    _sweep(output)
+    with _created(output, folder=True) as folder:
+        yield folder
+
+
 def resolved(path: Path) -> Path:
     """Return the path with all links resolved; OSError if they form a circle."""
     try:

@@ -5,7 +5,6 @@ last one is the result.
 """
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -19,6 +18,7 @@ from mergelib.card import NATIVE, Merge, write_card
 from mergelib.io import AnyPath, Checkpoint, resolve_base
 from mergelib.io.hub import fetched
 from mergelib.io.models import open_model
+from mergelib.io.staging import scratch
 from mergelib.messages.brief import Brief, brief
 from mergelib.messages.extras import needs
 from mergelib.messages.kinds import is_list
@@ -106,8 +106,7 @@ def run_recipe(
     steps = [*read_recipe(source)]
     done: dict[str, str] = {}
     merges: list[Merge] = []
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".recipe-") as scratch:
+    with scratch(target) as folder:
         for number, step in enumerate(steps, 1):
             models = [n if n in done else fetched(n, source.parent) for n in step.experts]
             paths = [done.get(model, model) for model in models]
@@ -118,7 +117,7 @@ def run_recipe(
             if start is None and not adapter:
                 start = resolve_base({path: path for path in paths})
             base = done.get(str(start), start)
-            written = target if number == len(steps) else Path(scratch) / str(number)
+            written = target if number == len(steps) else folder / str(number)
             values = _spread(step, paths[0] if base is None else base)
             settings = {"device": device, "overwrite": overwrite, **step.options, **values}
             merge = merge_adapters if adapter else merge_files

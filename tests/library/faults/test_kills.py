@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mergelib.io import save_state_dict, staged, staging
+from mergelib.recipes import run_recipe
 from mergelib.streaming import merge_files
 from tests.library.faults.cases import (
     STEPS,
@@ -168,3 +169,24 @@ def test_nothing_but_leftovers_is_swept(tmp_path: Path) -> None:
         (tmp_path / name).write_text("kept")
     save_state_dict(make_state(1), output)
     assert sorted(os.listdir(tmp_path)) == sorted([*theirs, output.name])
+
+
+def test_recipes_killed_at_every_step(tmp_path: Path) -> None:
+    """Outputs are old or new, and the next run removes what steps in between have left."""
+    pytest.importorskip("yaml", reason="recipes need PyYAML, which a bare installation lacks")
+    for value in (1, 3):
+        save_state_dict(make_state(value), tmp_path / f"{value}.safetensors")
+    recipe, output = tmp_path / "recipe.yml", tmp_path / "place" / "out"
+    output.parent.mkdir()
+    lines = ["merge_method: linear", "models:"]
+    lines += [f"  - {{model: {value}.safetensors, parameters: {{weight: 1}}}}" for value in (1, 3)]
+    last = ["merge_method: linear", "models: [{model: mean, parameters: {weight: 1}}]"]
+    recipe.write_text("\n".join(["name: mean", *lines, "---", *last]))
+    left = step = 0
+    while kill_at(step, lambda: run_recipe(recipe, output, overwrite=True), STEPS[:2]):
+        assert value_of(output) in {None, 2}
+        left += bool(hidden(output.parent))
+        run_recipe(recipe, output, overwrite=True)
+        assert (value_of(output), hidden(output.parent)) == (2, [])
+        step += 1
+    assert left, "something was left to be removed"
