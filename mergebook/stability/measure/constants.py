@@ -89,7 +89,7 @@ def _gradients(losses: Mapping[str, TaskLoss], parts: int) -> tuple[Rows, dict[s
     for (name, loss), distance in zip(losses.items(), apart, strict=True):
         noise = estimators.gradient_noise(loss)
         row = {"task": name, "loss": float(loss.values().mean())}
-        row |= {"noise": noise.square.value, "largest": noise.largest}
+        row |= {"noise": noise.square, "largest": noise.largest}
         rows.append(row | {"heterogeneity": distance.value, "plugged_in": distance.plug_in})
     even = torch.full((len(losses),), 1 / len(losses), dtype=torch.float64)
     gradient = estimators.squared_length(table, even)

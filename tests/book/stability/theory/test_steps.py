@@ -127,9 +127,6 @@ def test_the_printed_divergence_is_never_smaller(parts: list[float]) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: sgd(0), "at least 1"),
-        (lambda: momentum(3, 1.0), "factor"),
-        (lambda: proximal(3, -0.1), "pull"),
         (lambda: effective(torch.tensor([0.5, 0.6]), [sgd(1), sgd(1)]), "sum to 1"),
         (lambda: Training.alike(2, 3, 0.1, batch=9, examples=8), "batch"),
         (lambda: Training.alike(2, 3, 0.0, batch=1, examples=8), "learning_rate"),
