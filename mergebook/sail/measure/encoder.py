@@ -5,6 +5,7 @@ branches (Anonymous, 2025, Eqs. 8 and 9). Nothing is trained here.
 """
 
 import copy
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -48,9 +49,7 @@ def encoder(zoo: Zoo, *, sentences: int = 100) -> Tables:
     ``way``, sizes (``width``, ``hidden``, ``layers``, ``parameters``), ``correlation`` of the
     cosines of all pairs of sentences with the source's, and ``change``, the largest of a cosine.
     """
-    source, seed = zoo.model, zoo.suite.seed
-    if not isinstance(source, SentenceEncoder):
-        raise ValueError(f"the study grows sentence encoders, got {type(source).__name__}")
+    source, seed = cast(SentenceEncoder, zoo.model), zoo.suite.seed
     tables: Tables = {"tasks": [], "encoders": []}
     with seeded(seed):
         encoders = {"source": source, "random": SentenceEncoder(copy.deepcopy(source.bert.config))}

@@ -119,9 +119,6 @@ def _apart(seen: LabelledSet, seed: int) -> tuple[LabelledSet, Task]:
 
 def text_transfer(source: Texts) -> Transfer:
     """Sources of two texts, each on every second block; the target is mixed from the others."""
-    if len(source.texts) != 2:
-        count = len(source.texts)
-        raise ValueError(f"{count} texts, expected two: that of the suite and one other")
     corpus = load_corpus(source, planned(source.profile, {}, source_steps=1000))
     plan = corpus.plan
     parts = [corpus.parted(rows) for rows in corpus.texts]

@@ -193,22 +193,19 @@ def cross_corpus(
 def text_nearness(
     source: Texts,  # its seed, and texts: one, to be cut into thirds
     *,
-    starts: Sequence[str] = STARTS[:2],  # of sources, `shared` or `own`
     plan: Mapping[str, Any] = {},
 ) -> Tables:
     """Squared distances from an optimum of D_t, of sources of D_1 and D_2 and of random weights.
 
-    ``sources``: rows of ``start``, ``source`` (1, 2), ``parameters`` (squared distance from θ*,
-    which begins where sources share their start, else apart) and ``random`` (of an untrained
-    network).
+    ``sources``: rows of ``start`` (``shared``, ``own``), ``source`` (1, 2), ``parameters`` (squared
+    distance from θ*, which begins where sources share their start, else apart) and ``random`` (of
+    an untrained network).
     """
-    for start in starts:
-        check_choice("start", start, STARTS[:2])
     corpus = load_corpus(source, planned(source.profile, plan))
     first, second, target = (corpus.parted(rows).train for rows in mean_thirds(corpus.blocks))
     random = corpus.model("random").state_dict()
     rows: list[dict[str, Any]] = []
-    for start in starts:
+    for start in ("shared", "own"):
         begun = corpus.model("shared" if start == "shared" else "optimum")
         optimum = corpus.source(begun, target, 3)
         pair = trained_pair(corpus, start, first, second)

@@ -124,8 +124,3 @@ def test_what_copies_repeat_and_what_copies_of_unit_length_lose(zoo: Zoo) -> Non
 def test_cosines_of_pairs() -> None:
     rows = torch.tensor([[1.0, 0], [0, 3], [2, 2]])
     assert pairwise_cosines(rows).tolist() == pytest.approx([0, 0.5**0.5, 0.5**0.5])
-
-
-def test_other_models_are_refused(tiny_zoo: Zoo) -> None:
-    with pytest.raises(ValueError, match="grows sentence encoders, got VisionTransformer"):
-        encoder(tiny_zoo)
