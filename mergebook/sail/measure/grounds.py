@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings
 from mergebook.sail.costs import count_flops
-from mergebook.sail.measure.text import texts_of
-from mergebook.sail.measure.training import Rows, State, Texts, load_corpus, planned
+from mergebook.sail.measure.text import divided, mixed, texts_of
+from mergebook.sail.measure.training import State, Texts, load_corpus, planned
 from mergebook.sail.measure.transfers import SMALL, TARGET, Build, Schedule, Transfer
 from mergebook.sail.networks.byol import BYOL, linear_probe, train_byol
-from mergebook.sail.thirds import histograms, mix
+from mergebook.sail.thirds import histograms
 from mergebook.suites.data.texts import TEXTS
 from mergebook.suites.families import family_of, pictures
 from mergebook.suites.loading import load_suite
@@ -35,6 +35,7 @@ from mergelib.hashing import stable_seed
 from mergelib.problems import calling
 from mergelib.problems.checks import check_choice
 
+SECOND = "wikitext2_test"  # the second source's text
 SHARE = 0.75  # of a text's target that is of the first source's text
 PICTURES: dict[str, Any] = {"train_size": 4000, "validation_size": 500, "test_size": 500}
 GPTS = {  # width, blocks and heads
@@ -65,7 +66,7 @@ def transfer_of(run: Run) -> Loaded:
     if run.suite in TEXTS:
         check_choice("learning", learning, ["labels"])
         check_choice("known", known, [""])
-        text = texts_of(run)
+        text = texts_of(run, [SECOND])
         (source,) = text.arguments
         return Loaded((text_transfer(source),), text.inputs)
     check_choice("learning", learning, [*LEARNING])
@@ -121,17 +122,15 @@ def text_transfer(source: Texts) -> Transfer:
     """Sources of two texts, each on every second block; the target is mixed from the others."""
     corpus = load_corpus(source, planned(source.profile, {}, source_steps=1000))
     plan = corpus.plan
-    parts = [corpus.parted(rows) for rows in corpus.texts]
-    seen = [rows.train[::2] for rows in parts]
-    fresh = [rows._replace(train=rows.train[1::2]) for rows in parts]
-    mixed = Rows(*(mix(one, two, SHARE, source.seed) for one, two in zip(*fresh, strict=True)))
-    target = corpus.target(mixed)
+    seen, fresh = divided(corpus, thirds=False)
+    target_rows = mixed(fresh, SHARE, source.seed)
+    target = corpus.target(target_rows)
 
     def build(width: int, depth: int, heads: int) -> Build:
         size = {"vocabulary": plan.vocabulary, "context": plan.context}
         return lambda part: GPT(width, depth, heads, **size)
 
-    blocks = [corpus.blocks[rows].double() for rows in (*seen, mixed.train)]
+    blocks = [corpus.blocks[rows].double() for rows in (*seen, target_rows.train)]
     return Transfer(
         "GPT" if source.profile == "default" else f"GPT, {source.profile}",
         "",

@@ -50,10 +50,11 @@ CORPORA = ("tinyshakespeare", "wikitext2_test", "don_quijote_es")
 EVERY, BUDGET = 10, 200  # steps between readings of an arm; its last step
 
 
-def texts_of(run: Run) -> Loaded:
-    """What a run works on: the text that its suite names, then those of its setting ``others``."""
+def texts_of(run: Run, others: Sequence[str] | None = None) -> Loaded:
+    """What a run works on: its suite's text, then others, by default of its setting ``others``."""
     profile = refuse_zoo_settings(run, "studies of texts", profiles=tuple(PROFILES))
-    texts = {name: load_text(name) for name in (run.suite, *run.settings.get("others", ()))}
+    others = run.settings.get("others", ()) if others is None else others
+    texts = {name: load_text(name) for name in (run.suite, *others)}
     sources = {f"text/{name}": source for name, (_, source) in texts.items()}
     named = {name: text for name, (text, _) in texts.items()}
     loaded = Texts(run.seed, named, profile, run.device)

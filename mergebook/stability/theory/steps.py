@@ -112,21 +112,9 @@ def adam_weights(gradients: Tensor) -> Tensor:
     return torch.stack(weights[::-1])
 
 
-@dataclass(frozen=True, repr=False)
-class AdamSteps(Brief):
-    """How far Adam is from a vector a."""
-
-    mean: Tensor  # of each step's weights over the coordinates, ``(K,)``, in units of 1/gradient
-    spread: Tensor  # standard deviation of these over their mean; 0 if there is a vector a
-    residual: float  # the share of ‖θ_K − θ_0‖ outside the span of the gradients, 0..1
-
-
-def adam_steps(gradients: Tensor) -> AdamSteps:
-    """The weights of `adam_weights` in short, and what no combination of the gradients reaches."""
-    weights = adam_weights(gradients).double()
-    mean = weights.mean(1)
-    spread = weights.std(1, correction=0) / mean
-    return AdamSteps(mean, spread, outside((weights * gradients).sum(0), gradients))
+def adam_residual(gradients: Tensor) -> float:
+    """The share of Adam's ‖θ_K − θ_0‖ outside the span of the gradients, 0..1."""
+    return outside((adam_weights(gradients).double() * gradients).sum(0), gradients)
 
 
 def outside(vector: Tensor, directions: Tensor) -> float:
