@@ -86,7 +86,6 @@ def rebasin(
     zoo: Zoo,
     *,
     epochs: int = 10,
-    learning_rate: float = 1e-3,
     examples: int = 200,  # training examples of each task whose gradients are taken
     parts: int = 8,  # into which these are cut for estimates without bias, at least 3
     pictures: int = 600,  # test examples of each task, at most
@@ -111,7 +110,7 @@ def rebasin(
             zoo,
             fine_tune,
             model=started_anew(zoo.model, stable_seed("start", start, seed)),
-            recipe=Recipe(learning_rate=learning_rate, epochs=epochs),
+            recipe=Recipe(learning_rate=1e-3, epochs=epochs),
             seed=lambda name: stable_seed("order", start, name, seed),
         )
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mergebook.lab.results import Tables
-from mergebook.sail.measure.encoder import WAYS, encoder, grown, pairwise_cosines
+from mergebook.sail.measure.encoder import WAYS, encoder, grown
 from mergebook.suites.families.sentences import SentenceEncoder
 from mergebook.suites.types import Zoo
 from mergelib.evaluation.tasks import Split, Suite, Task
@@ -119,8 +119,3 @@ def test_what_copies_repeat_and_what_copies_of_unit_length_lose(zoo: Zoo) -> Non
             part.weight.mul_(2**0.5)
             part.bias.mul_(2**0.5)
     torch.testing.assert_close(wide(tokens), expected, atol=1e-3, rtol=0)
-
-
-def test_cosines_of_pairs() -> None:
-    rows = torch.tensor([[1.0, 0], [0, 3], [2, 2]])
-    assert pairwise_cosines(rows).tolist() == pytest.approx([0, 0.5**0.5, 0.5**0.5])

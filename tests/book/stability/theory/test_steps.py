@@ -60,16 +60,6 @@ def test_lengths_are_those_of_fednova() -> None:
         )
 
 
-def test_adams_step_is_no_combination_of_its_gradients() -> None:
-    theta = nn.Parameter(torch.zeros(2, dtype=torch.float64))
-    theta.grad = torch.tensor([1.0, 0.01], dtype=torch.float64)
-    slope = theta.grad.clone()
-    torch.optim.Adam([theta], lr=1.0).step()
-    step = theta.detach()
-    outside = step - (step @ slope) / (slope @ slope) * slope
-    assert outside.norm() / step.norm() == pytest.approx(0.70, abs=0.01)
-
-
 def test_a_merge_of_networks_is_one_step_on_the_surrogate() -> None:
     torch.manual_seed(0)
     shape = [nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)]

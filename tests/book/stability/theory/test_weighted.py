@@ -47,17 +47,6 @@ def test_the_weighted_bound_by_hand() -> None:
     assert list(parts.values()) == pytest.approx([5, -0.225, noise, 0.15 / 2 * 0.25, drift])
 
 
-def test_the_weighted_bound_holds_for_the_mean_loss() -> None:
-    """Over draws of the data, too; `test_stability_random` has more cases."""
-    for seed in range(100):
-        problem = random_quadratics(seed)
-        plan = mixed(seed, problem.smoothness, bounds.REPAIRED_DOMAIN * (1.0, 0.4)[seed % 2])
-        losses = Losses(problem.smoothness, problem.noise, many(0, 0, 0))
-        assert bounds.in_domain(losses, plan)
-        parts = bounds.weighted_descent_bound(opening(problem, plan), losses, plan)
-        assert errors(problem, plan).empirical <= sum(parts.values())
-
-
 def test_the_weighted_bound_is_never_larger_where_both_apply() -> None:
     for seed in range(100):
         problem = random_quadratics(seed)
