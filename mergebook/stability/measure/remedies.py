@@ -25,12 +25,12 @@ from mergebook.suites.models import Linearised, started_anew
 from mergebook.suites.training import Recipe, fine_tune
 from mergebook.suites.types import Zoo
 from mergelib.align import git_rebasin
-from mergelib.evaluation.loops import evaluate
+from mergelib.evaluation.loops import SplitName, evaluate
 from mergelib.hashing import stable_seed
 from mergelib.procedures.common import Adapted, unlabelled
 from mergelib.statedict import StateDict, flatten, lerp
 
-SPLITS = ("train", "validation", "test")
+SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 
 
 @study(load=beginning_of)

@@ -7,7 +7,7 @@ import torch
 
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.bounds import Losses
-from mergebook.stability.theory.quadratics import Quadratics, covered, errors
+from mergebook.stability.theory.quadratics import Quadratics, covered
 from mergebook.stability.theory.steps import Training, sgd
 from tests.book.stability.theory.quadratics import many, random_quadratics
 
