@@ -47,8 +47,8 @@ def encoder(zoo: Zoo, *, sentences: int = 100) -> Tables:
     ``tasks``: rows of ``way`` (of `WAYS`, or ``source``, or ``random``: the source's sizes at a
     random start), ``task``, ``accuracy`` with heads that the encoder made itself, and
     ``agreement``, the share of sentences that get the source's answer. ``encoders``: rows of
-    ``way``, sizes (``width``, ``hidden``, ``layers``, ``parameters``), ``correlation`` of the
-    cosines of all pairs of sentences with the source's, and ``change``, the largest of a cosine.
+    ``way``, number of ``parameters``, ``correlation`` of the cosines of all pairs of sentences with
+    the source's, and ``change``, the largest of a cosine.
     """
     source, seed = cast(SentenceEncoder, zoo.model), zoo.suite.seed
     tables: Tables = {"tasks": [], "encoders": []}
@@ -65,11 +65,7 @@ def encoder(zoo: Zoo, *, sentences: int = 100) -> Tables:
                 "agreement": float((answers == own[task]).double().mean()),
             }
             tables["tasks"].append({"way": name, "task": task, **row})
-        config = network.bert.config
         row = {
-            "width": config.hidden_size,
-            "hidden": config.intermediate_size,
-            "layers": config.num_hidden_layers,
             "parameters": sum(parameter.numel() for parameter in network.parameters()),
             "correlation": float(np.corrcoef(cosines, others)[0, 1]),
             "change": float(np.abs(cosines - others).max()),
