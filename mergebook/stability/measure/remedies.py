@@ -18,7 +18,11 @@ from mergebook.lab.experts import judge_merges, train_experts
 from mergebook.lab.grids import FIRST_GRIDS
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import beginning_of, study
-from mergebook.stability.theory.estimators import gradient_products, heterogeneity, smoothness
+from mergebook.stability.theory.estimators import (
+    gradient_products,
+    heterogeneity,
+    smoothness,
+)
 from mergebook.stability.theory.task_loss import task_losses
 from mergebook.suites.families import family_of
 from mergebook.suites.models import Linearised, started_anew
@@ -52,6 +56,8 @@ def remedies(
     ``kind``, ``task`` and ``sharpness``, the largest |eigenvalue| of the Hessian of a task's
     training loss at its expert, in that expert's own network.
     """
+    if epochs < 2 or epochs % 2:
+        raise ValueError(f"epochs is {epochs}, expected an even number above 0")
     usual = family_of(zoo.suite.name).recipe
     if usual is None:
         raise ValueError(f"experts of {zoo.suite.name} are public, and not trained here")

@@ -19,7 +19,12 @@ from torch import Generator, Tensor, nn
 from mergebook.lab.comparison import problem_of
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import beginning_of, study
-from mergebook.stability.theory import estimators
+from mergebook.stability.theory.estimators import (
+    example_smoothness,
+    gradient_noise,
+    gradient_products,
+    heterogeneity,
+)
 from mergebook.stability.theory.task_loss import task_losses
 from mergebook.suites.training import loss_of_rows
 from mergebook.suites.types import Zoo
@@ -69,9 +74,9 @@ def retraining(
         if other != usual[name]
     ]
     losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
-    apart = estimators.heterogeneity(estimators.gradient_products([*losses.values()]))
+    apart = heterogeneity(gradient_products([*losses.values()]))
     noise = [
-        {"task": name, "noise": estimators.gradient_noise(loss).square, "heterogeneity": zeta.value}
+        {"task": name, "noise": gradient_noise(loss).square, "heterogeneity": zeta.value}
         for (name, loss), zeta in zip(losses.items(), apart, strict=True)
     ]
     tables: Tables = {"moves": [], "noise": noise}
@@ -128,6 +133,11 @@ def merge_stability(
     weights, moved = [], []
     split = {name: rows_of(zoo, name) for name in [*zoo.suite.tasks][:tasks]}
     for name, everything in split.items():
+        if len(everything) <= examples + pairs:
+            raise ValueError(
+                f"task {name!r} has {len(everything)} training examples; {examples} to train on, "
+                f"{pairs} replacements and at least one fresh example need more"
+            )
         generator = Generator().manual_seed(stable_seed("merge stability", name, zoo.suite.seed))
         batches = [*drawn(examples, batch, generator, steps=max(steps))]
         own, other = everything[:examples], everything[examples : examples + pairs]
@@ -153,7 +163,7 @@ def merge_stability(
         }
         train = losses["loss"]
         lengths = [torch.cat([g.square().sum(1) for g in one.example_gradients()]) for one in train]
-        curvatures = [estimators.example_smoothness(one[:singles], **options) for one in train]
+        curvatures = [example_smoothness(one[:singles], **options) for one in train]
         return row | {
             "second_moment": float(torch.stack([part.mean() for part in lengths]).mean()),
             "squared": float(torch.stack([one.gradient() for one in train]).mean(0).square().sum()),

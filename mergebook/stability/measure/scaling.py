@@ -268,6 +268,10 @@ def repeats(
     is in both), ``count``, ``accuracy`` (0..1) and ``loss`` (nats).
     """
     names = list(zoo.suite.tasks)
+    if max(counts) > len(names):
+        raise ValueError(f"{max(counts)} experts to merge, but there are {len(names)} tasks")
+    if not 0 < share <= 1:
+        raise ValueError(f"share is {share}, expected a number above 0 and at most 1")
     training = {"learning_rate": learning_rate, "batch_size": batch_size, "optimiser": "adam"}
 
     def trained(name: str, number: int) -> dict[str, Tensor]:

@@ -98,6 +98,8 @@ def uneven(
     controls ``"all first"``, ``"all second"`` and ``"equal"``), ``draw``, ``task``, whether its
     expert is ``second``, ``accuracy`` and ``loss``.
     """
+    if draws % 2:
+        raise ValueError(f"draws is {draws}, expected an even number")
     zoo = cut(zoo, pictures)
     halves = draw_halves([*zoo.suite.tasks], draws, zoo.suite.seed)
     usual = {name: Plan(name, rate, steps) for name, rate in rates.items()}

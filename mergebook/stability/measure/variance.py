@@ -10,7 +10,13 @@ from mergebook.lab.comparison import cut
 from mergebook.lab.experts import judge_merges
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
-from mergebook.stability.theory import variance as masks
+from mergebook.stability.theory.variance import (
+    elect_rows,
+    reduction,
+    relative_variance,
+    task_variance,
+    trim_rows,
+)
 from mergebook.suites.types import Zoo
 from mergelib.rules.sparse import drop_and_rescale
 from mergelib.statedict import StateDict, flatten, is_statistic, unflatten
@@ -18,6 +24,7 @@ from mergelib.statedict import StateDict, flatten, is_statistic, unflatten
 DENSITIES = (0.5, 0.2, 0.1, 0.05)
 MULTIPLES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6)
 CONTROLS = ("elect the minority", "shrink")
+PIECE = 2**15  # coordinates at a time, so that they stay in the cache
 
 Point = tuple[str, float]
 
@@ -86,24 +93,32 @@ def masked(
     """Every operator of `variance` and its density, with the rows that it makes, ``(T, n)``."""
     generator = torch.Generator().manual_seed(seed)
     yield "none", 1.0, rows
-    yield "elect", 1.0, masks.elect_rows(rows)
-    yield "elect the minority", 1.0, masks.elect_rows(rows, minority=True)
+    yield "elect", 1.0, elect_rows(rows)
+    yield "elect the minority", 1.0, elect_rows(rows, minority=True)
     for density in densities:
-        trimmed = masks.trim_rows(rows, density)
+        trimmed = trim_rows(rows, density)
         yield "trim", density, trimmed
-        yield "trim, elect", density, masks.elect_rows(trimmed)
+        yield "trim, elect", density, elect_rows(trimmed)
         draws = [drop_and_rescale(row, 1 - density, generator) for row in rows]
         yield "drop", density, torch.stack(draws)
         yield "shrink", density, density * rows
 
 
 def changes(before: Tensor, after: Tensor) -> dict[str, Any]:
-    """The columns of `variance`'s table, but for the operator."""
-    fallen, zeroed = masks.reduction(before, after), (before != 0) & (after == 0)
-    whole, part = (
-        float((rows.sum(1, dtype=torch.float64) > 0).double().mean())
-        for rows in (fallen, fallen * zeroed)
-    )
-    old, new = (masks.task_variance(rows).sum(dtype=torch.float64) for rows in (before, after))
-    relative = masks.relative_variance(after)
-    return {"raw": float(new / old), "relative": relative, "experts": whole, "experts_zeroed": part}
+    """The columns of `variance`'s table, but for the operator, with equal weights."""
+    experts = torch.zeros(2, len(before), dtype=torch.float64)
+    raw = torch.zeros(2, dtype=torch.float64)
+    pieces = zip(before.split(PIECE, dim=1), after.split(PIECE, dim=1), strict=True)
+    for old, new in pieces:
+        fallen, zeroed = reduction(old, new), (old != 0) & (new == 0)
+        sums = [fallen.sum(1, dtype=torch.float64), (fallen * zeroed).sum(1, dtype=torch.float64)]
+        experts += torch.stack(sums).cpu()
+        variances = [task_variance(part) for part in (old, new)]
+        raw += torch.stack([part.sum(dtype=torch.float64) for part in variances]).cpu()
+    shares = (experts > 0).double().mean(1)
+    return {
+        "raw": float(raw[1] / raw[0]),
+        "relative": relative_variance(after),
+        "experts": float(shares[0]),
+        "experts_zeroed": float(shares[1]),
+    }

@@ -78,7 +78,7 @@ def totals(start: Start, plan: Training) -> dict[str, float]:
     which favours it. The least loss is taken for 0.
     """
     known, smooth = start.losses, start.losses.smoothness
-    pl = pl_constant(start.loss, start.squared, smooth)
+    pl = pl_constant(torch.tensor([start.loss]), torch.tensor([start.squared]), smooth)
     cases: dict[str, Any] = {"printed": {"own_rate": True}, "theorem_3": {}}
     found = {}
     for name, case in (cases | {"best_gamma": {"gamma": None}}).items():

@@ -96,6 +96,8 @@ def gradient_products(losses: Sequence[TaskLoss], parts: int = 4) -> Tensor:
 
     All that follows about lengths and distances of ∇f_1 … ∇f_T is made of these.
     """
+    if parts < 2 or parts > min(len(loss) for loss in losses):
+        raise ValueError(f"parts is {parts}, expected 2 up to the examples of a task")
     gradients = []
     for loss in losses:
         size = len(loss) // parts
@@ -151,6 +153,6 @@ def _off_diagonal(table: Tensor) -> Estimate:
 # From gradients to losses
 
 
-def pl_constant(value: float, squared: float, smoothness: float) -> float:
-    """C of Assumption 5, f − f(θ̂) ≤ C ‖∇f‖², for f(θ̂) = 0: the ratio, at least 1/(2L)."""
-    return max(value / squared, 1 / (2 * smoothness))
+def pl_constant(values: Tensor, squares: Tensor, smoothness: float) -> float:
+    """C of Assumption 5, f − f(θ̂) ≤ C ‖∇f‖², for f(θ̂) = 0: the largest ratio, at least 1/(2L)."""
+    return max(float((values / squares).max()), 1 / (2 * smoothness))

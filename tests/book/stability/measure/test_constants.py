@@ -11,8 +11,12 @@ from mergebook.lab.catalogue import get_study
 from mergebook.lab.runner import Run
 from mergebook.stability.measure.constants import stability
 from mergebook.stability.measure.retraining import drawn, retraining
-from mergebook.suites.types import Zoo
-from mergelib.evaluation.tasks import Split
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.tasks import (
+    Split,
+)
 from mergelib.statedict import flatten
 
 QUICK: dict[str, Any] = {"tasks": 1, "pairs": 3, "steps": (2, 4, 8), "examples": 32}

@@ -5,7 +5,9 @@ import pytest
 
 from mergebook.lab.comparison import adapted, cut, examples_of, individual, merge_zoo
 from mergebook.stability.measure.remedies import mechanisms
-from mergebook.suites.types import Zoo
+from mergebook.suites.types import (
+    Zoo,
+)
 from mergelib.evaluation.loops import evaluate
 from mergelib.procedures.common import unlabelled
 

@@ -4,10 +4,15 @@ from dataclasses import replace
 from typing import Any
 
 import pandas as pd
+import pytest
 
 from mergebook.stability.measure.retraining import merge_stability
-from mergebook.suites.types import Zoo
-from mergelib.evaluation.tasks import Split
+from mergebook.suites.types import (
+    Zoo,
+)
+from mergelib.evaluation.tasks import (
+    Split,
+)
 
 QUICK: dict[str, Any] = {
     "tasks": 2,
@@ -47,3 +52,9 @@ def test_fresh_examples_are_neither_trained_on_nor_put_in(tiny_zoo: Zoo) -> None
     assert plain.equals(relabelled(16 + 2 + 8, None))
     replaced = relabelled(16, 16 + 2)
     assert {name for name in plain if not plain[name].equals(replaced[name])} == {"stability"}
+
+
+def test_too_few_examples_are_refused(tiny_zoo: Zoo) -> None:
+    rows = min(len(task.train) for task in tiny_zoo.suite.tasks.values())
+    with pytest.raises(ValueError, match="at least one fresh example"):
+        merge_stability(tiny_zoo, **{**QUICK, "examples": rows - 2})

@@ -5,7 +5,9 @@ import torch
 
 from mergebook.stability.measure.remedies import _compared, rebasin
 from mergebook.suites.models import started_anew
-from mergebook.suites.types import Zoo
+from mergebook.suites.types import (
+    Zoo,
+)
 from mergelib import flatten
 from mergelib.align import permute, random_permutations
 from mergelib.structure import structure_of

@@ -9,7 +9,9 @@ from mergebook.lab.comparison import individual
 from mergebook.stability.measure.remedies import remedies
 from mergebook.suites.families import family_of
 from mergebook.suites.training import fine_tune
-from mergebook.suites.types import Zoo
+from mergebook.suites.types import (
+    Zoo,
+)
 
 
 def test_kinds_of_experts(tiny_zoo: Zoo) -> None:
@@ -37,3 +39,8 @@ def test_kinds_of_experts(tiny_zoo: Zoo) -> None:
     assert own["sharpness-aware, 1e-09"] == pytest.approx(expected, rel=1e-4)  # a radius of nothing
     assert own["plain"] != pytest.approx(expected, rel=1e-4)
     assert own["linearised"] != pytest.approx(expected)
+
+
+def test_epochs_are_even(tiny_zoo: Zoo) -> None:
+    with pytest.raises(ValueError, match="epochs is 3"):
+        remedies(tiny_zoo, epochs=3)

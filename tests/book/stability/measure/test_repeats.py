@@ -4,7 +4,9 @@ import pandas as pd
 import pytest
 
 from mergebook.stability.measure.scaling import repeats
-from mergebook.suites.types import Zoo
+from mergebook.suites.types import (
+    Zoo,
+)
 
 
 def test_one_expert_is_in_both_kinds_and_others_part_them(tiny_zoo: Zoo) -> None:
@@ -22,3 +24,15 @@ def test_with_all_rows_in_every_batch_experts_of_one_task_are_one(tiny_zoo: Zoo)
     rows = repeats(tiny_zoo, tasks=1, counts=[1, 2], **settings)["test"]  # type: ignore[arg-type]
     same = [row["loss"] for row in rows if row["kind"] == "same"]
     assert same[0] == pytest.approx(same[1], rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"counts": [3]}, "3 experts to merge, but there are 2 tasks"),
+        ({"share": 0.0}, "share is 0"),
+    ],
+)
+def test_what_is_refused(tiny_zoo: Zoo, settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        repeats(tiny_zoo, **{"counts": [1], **settings})  # type: ignore[arg-type]

@@ -12,11 +12,15 @@ from torch.func import functional_call, grad
 
 from mergebook.stability.measure.scaling import TOTALS, draw_groups, scaling
 from mergebook.suites.training import checkpoints
-from mergebook.suites.types import Zoo
+from mergebook.suites.types import (
+    Zoo,
+)
 from mergelib import flatten, merge
 from mergelib.evaluation import loops as evaluation
 from mergelib.evaluation.loops import evaluate
-from mergelib.evaluation.tasks import Split
+from mergelib.evaluation.tasks import (
+    Split,
+)
 
 QUICK: dict[str, Any] = {
     "learning_rate": 5e-3,

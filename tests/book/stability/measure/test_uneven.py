@@ -9,7 +9,9 @@ import torch
 from mergebook.lab.comparison import cut
 from mergebook.stability.measure.uneven import Plan, contrasts, draw_halves, rescaled, uneven
 from mergebook.suites.training import checkpoints
-from mergebook.suites.types import Zoo
+from mergebook.suites.types import (
+    Zoo,
+)
 from mergelib import flatten, merge
 from mergelib.evaluation.loops import evaluate
 
@@ -139,3 +141,8 @@ def test_a_pull_holds_an_expert_back(tiny_zoo: Zoo) -> None:
         return float((flatten(state) - start).norm())
 
     assert moved(10.0) < 0.5 * moved(0.0)
+
+
+def test_draws_come_in_pairs(tiny_zoo: Zoo) -> None:
+    with pytest.raises(ValueError, match="draws is 3"):
+        uneven(replace(tiny_zoo, experts={}), draws=3)

@@ -9,7 +9,12 @@ import torch
 
 from mergebook.stability.draw.explorer import aligned_tasks, as_data, terms
 from mergebook.stability.read import choosing, mixed
-from mergebook.stability.read.quadratics import TOTALS, bounds_over_steps, pulled_tasks, totals
+from mergebook.stability.read.quadratics import (
+    TOTALS,
+    bounds_over_steps,
+    pulled_tasks,
+    totals,
+)
 from mergebook.stability.theory.quadratics import covered, errors
 from mergebook.stability.theory.steps import Training, sgd
 from mergelib.rules.arithmetic import fednova

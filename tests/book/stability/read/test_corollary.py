@@ -4,7 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mergebook.stability.read.corollary import beside_losses, links
+from mergebook.stability.read.corollary import (
+    beside_losses,
+    links,
+)
 
 # Operator, density, raw, relative, and the loss at 1/T; with the best scale it is half of that.
 MADE = [

@@ -7,7 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mergebook.stability.read.networks import fits, moves_with_laws, sweeps, theorem_3
+from mergebook.stability.read.networks import (
+    fits,
+    moves_with_laws,
+    sweeps,
+    theorem_3,
+)
 
 SETTINGS = [
     *((0.02, 8, 128, "drawn"), (0.02, 8, 128, "epochs")),

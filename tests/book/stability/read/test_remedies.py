@@ -5,7 +5,11 @@ from itertools import product
 import pandas as pd
 import pytest
 
-from mergebook.stability.read.remedies import by_matching, by_way, errors
+from mergebook.stability.read.remedies import (
+    by_matching,
+    by_way,
+    errors,
+)
 
 
 @pytest.fixture

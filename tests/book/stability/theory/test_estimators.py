@@ -236,14 +236,26 @@ def test_s21_the_second_moment_is_least_around_the_mean() -> None:
     assert min(gaps) > 0
 
 
+def test_products_refuse_parts_that_cannot_be() -> None:
+    tasks = [quadratic(torch.eye(4).double(), gaussian(4), gaussian(3, 4))] * 2
+    for parts in (1, 4):
+        with pytest.raises(ValueError, match=f"parts is {parts}, expected 2 up to"):
+            estimators.gradient_products(tasks, parts)
+
+
 # From gradients to losses
 
 
 def test_pl_constant_of_a_quadratic() -> None:
     """Along an axis with eigenvalue h the ratio is 1/(2h): at most 1/(2μ), at least 1/(2L)."""
-    for value in (3, 1, 0.25):
-        assert estimators.pl_constant(value / 2, value**2, 3.0) == pytest.approx(1 / (2 * value))
-    sharpest = estimators.pl_constant(1.4, 9.0, 3.0)
+    values = many(3, 1, 0.25)
+    points = gaussian(20, 3)
+    losses, squares = (points.square() @ values) / 2, points.square() @ values.square()
+    inside = estimators.pl_constant(losses, squares, 3.0)
+    assert 1 / 6 < inside < 2
+    ends = estimators.pl_constant(values / 2, values.square(), 3.0)
+    assert ends == pytest.approx(2)
+    sharpest = estimators.pl_constant(values[:1] / 2 - 0.1, values[:1].square(), 3.0)
     assert sharpest == pytest.approx(1 / 6), "which smoothness forces on every ratio"
 
 
