@@ -17,10 +17,20 @@ from mergelib.sail.divergences import checked_samples
 def total_variation(first: Tensor, second: Tensor) -> Tensor:
     """Return ½ Σ |p − q|, in 0..1, of two histograms with the same bins.
 
-    Histograms are counts or fractions ``(…, bins)``, normalised here.
+    Histograms are counts or fractions ``(…, bins)``, normalised here. For tokens, use
+    ``torch.bincount(tokens, minlength=vocabulary)``. Bins that differ, and counts that are all
+    zero, negative or not finite are a ``ValueError``.
     """
-    one, two = (counts.double() / counts.sum(-1, keepdim=True) for counts in (first, second))
-    return ((one - two).abs().sum(-1) / 2).clamp(max=1)
+    if first.shape[-1] != second.shape[-1]:
+        bins = f"{first.shape[-1]} and {second.shape[-1]}"
+        raise ValueError(f"the histograms have {bins} bins, expected equal numbers")
+    fractions = []
+    for counts in (first.double(), second.double()):
+        total = counts.sum(-1, keepdim=True)
+        if not bool(torch.isfinite(counts).all() and (counts >= 0).all() and (total > 0).all()):
+            raise ValueError("a histogram is empty or has a count that is negative or not finite")
+        fractions.append(counts / total)
+    return ((fractions[0] - fractions[1]).abs().sum(-1) / 2).clamp(max=1)
 
 
 def empirical_variation(first: Tensor, second: Tensor) -> float:
@@ -37,7 +47,9 @@ def empirical_variation(first: Tensor, second: Tensor) -> float:
 
 def mahalanobis(first: Tensor, second: Tensor, covariance: Tensor) -> Tensor:
     """Return Δ = √((a − b)ᵀ Σ⁻¹ (a − b)) for means ``(…, d)`` and covariance Σ ``(d, d)``."""
-    factor = torch.linalg.cholesky(covariance)
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    if int(failed):
+        raise ValueError("the covariance is not positive definite")
     white = torch.linalg.solve_triangular(factor, (first - second)[..., None], upper=False)
     distance: Tensor = white[..., 0].norm(dim=-1)
     return distance

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+LEAST = 3  # blocks of a third
+
 
 def cut_blocks(tokens: Tensor, size: int) -> Tensor:
     """Consecutive blocks of a text, ``(n, size)``; what is left at its end is dropped."""
@@ -28,6 +30,8 @@ def random_thirds(count: int, seed: int) -> list[Tensor]:
 
 def _cut(order: Tensor) -> list[Tensor]:
     size = len(order) // 3
+    if size < LEAST:
+        raise ValueError(f"{len(order)} blocks, expected at least {3 * LEAST}: take smaller ones")
     return [order[:size], order[size : 2 * size], order[-size:]]
 
 
@@ -41,11 +45,14 @@ def held_stretch(count: int, share: float, seed: int) -> Tensor:
 
 
 def overlapped(parts: Sequence[Tensor], alpha: float, beta: float, seed: int) -> list[Tensor]:
-    """D_1, D_2 and D_t of N rows each with |D_1 ∩ D_2| = αN and |D_i ∩ D_t| = βN, rounded.
-
-    Two sets that share αN of N rows cover at most 2N − αN, and no more of D_t than its N: β is at
-    most (1 + α)/2.
-    """
+    """D_1, D_2 and D_t of N rows each with |D_1 ∩ D_2| = αN and |D_i ∩ D_t| = βN, rounded."""
+    if not (0 <= alpha <= 1 and 0 <= beta <= 1):
+        raise ValueError(f"alpha is {alpha} and beta is {beta}, expected shares in 0..1")
+    if beta > (1 + alpha) / 2:
+        raise ValueError(
+            f"alpha is {alpha} and beta is {beta}: two sets that share αN of N rows cover at most "
+            "2N − αN, and no more of a third than its N: beta is at most (1 + alpha)/2"
+        )
     generator = torch.Generator().manual_seed(seed)
     size = min(len(rows) for rows in parts)
     one, two, target = (rows[torch.randperm(len(rows), generator=generator)] for rows in parts)

@@ -85,3 +85,13 @@ def test_gaussians_in_several_dimensions_differ_along_one() -> None:
     ]
     monte_carlo = np.clip(1 - np.exp(logs[1] - logs[0]), 0, None).mean()
     assert float(gaussian_variation(distance)) == pytest.approx(monte_carlo, abs=0.005)
+
+
+def test_refusals_of_distances() -> None:
+    with pytest.raises(ValueError, match="bins"):
+        total_variation(torch.ones(3), torch.ones(4))
+    for counts in ([0.0, 0.0], [-1.0, 2.0], [math.nan, 1.0]):
+        with pytest.raises(ValueError, match="is empty or has a count"):
+            total_variation(torch.tensor(counts), torch.ones(2))
+    with pytest.raises(ValueError, match="positive definite"):
+        mahalanobis(torch.zeros(2), torch.ones(2), torch.diag(torch.tensor([1.0, -1.0])))

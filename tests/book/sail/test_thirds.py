@@ -18,6 +18,8 @@ def test_thirds_by_mean_are_in_order_and_disjoint() -> None:
     assert middle.max() <= high.min()
     for thirds in (blocks.mean_thirds(rows), blocks.random_thirds(20, 0)):
         assert len(torch.cat(thirds).unique()) == 18
+    with pytest.raises(ValueError, match="8 blocks, expected at least 9"):
+        blocks.random_thirds(8, 0)
 
 
 def test_a_stretch_is_held_out() -> None:
@@ -35,11 +37,15 @@ def count(first: torch.Tensor, second: torch.Tensor) -> int:
 
 
 @pytest.mark.parametrize(
-    ("alpha", "beta"), [*product((0, 1 / 3, 0.5, 2 / 3, 1), (0, 0.4, 0.5)), (2 / 3, 0.8), (1, 0.8)]
+    ("alpha", "beta"), list(product((0, 1 / 3, 0.5, 2 / 3, 1), (0, 0.4, 0.5, 0.8)))
 )
 def test_overlap_is_what_was_asked_for(alpha: float, beta: float) -> None:
     size = 30
     thirds = list(torch.arange(3 * size + 2).split([size, size + 2, size]))
+    if beta > (1 + alpha) / 2:
+        with pytest.raises(ValueError, match=r"beta is at most \(1 \+ alpha\)/2"):
+            blocks.overlapped(thirds, alpha, beta, seed=0)
+        return
     one, two, target = blocks.overlapped(thirds, alpha, beta, seed=0)
     assert all(len(part.unique()) == len(part) == size for part in (one, two, target))
     assert count(one, two) == round(alpha * size)
