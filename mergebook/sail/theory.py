@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 Form = Literal["printed", "repaired"]
+LEVEL = 0.05  # δ of Theorem 4
 
 
 def proximity_bound(
@@ -74,13 +75,12 @@ def risk_bound(
     complexity: float,  # R̂ of the losses on the source examples
     examples: int,  # n
     *,
-    largest: float = 1.0,  # C; losses lie in 0..C
-    level: float = 0.05,  # δ
-    combined: float = 0.0,  # λ, the least sum of both risks; printed only
-    form: Form = "repaired",  # `"printed"` or `"repaired"`
+    form: Form = "repaired",  # `"printed"`, but without λ, or `"repaired"`
 ) -> float:
-    """What the target's risk is at most, for all hypotheses at once, with probability 1 − δ."""
-    printed = form == "printed"
-    spread = 3 * largest * math.sqrt(math.log((4 if printed else 2) / level) / (2 * examples))
-    apart = (2 if printed else 1) * largest * variation
-    return empirical_risk + apart + 2 * complexity + spread + (combined if printed else 0)
+    """What the target's risk is at most, for all hypotheses at once, with probability 1 − δ.
+
+    Losses lie in 0..1.
+    """
+    factor = 2 if form == "printed" else 1
+    spread = 3 * math.sqrt(math.log(2 * factor / LEVEL) / (2 * examples))
+    return empirical_risk + factor * variation + 2 * complexity + spread

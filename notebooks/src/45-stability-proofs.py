@@ -46,7 +46,7 @@ from mergebook.stability.theory import bounds
 from mergebook.stability.theory import steps as optimisers
 from mergebook.stability.theory import variance as masks
 from mergebook.stability.theory.quadratics import Quadratics, covered, errors
-from mergebook.stability.theory.steps import Training, adam_steps
+from mergebook.stability.theory.steps import Training, adam_residual
 
 plots.use_style()
 EXACT = (SUITE, PROFILE, SEED) == ("glyphs8", "default", 0)
@@ -423,8 +423,8 @@ print(f"effective steps {total:.0f}, surrogate", surrogate.numpy().round(2))
 # coordinate has a vector of its own, and a step need not lie in the span of the gradients:
 
 # %% tags=["nbval-check-output"]
-first = adam_steps(torch.tensor([[1.0, 0.01]], dtype=torch.float64))
-print(f"gradient (1, 0.01), step (1, 1): {first.residual:.0%} outside")
+residual = adam_residual(torch.tensor([[1.0, 0.01]], dtype=torch.float64))
+print(f"gradient (1, 0.01), step (1, 1): {residual:.0%} outside")
 
 # %% [markdown]
 # (stability-theorem-two)=

@@ -50,7 +50,7 @@ def test_its_numbers_are_pythons(page: Page, changes: dict[Parameter, float]) ->
         slider.fill(str(CHOICES[key].index(value)))
         assert slider.get_attribute("aria-valuetext") == f"{value:g}"
     setting = {**USUAL, **changes}
-    expected = terms(first(aligned_tasks(), int(setting["tasks"])), planned(setting))
+    expected = terms(first(aligned_tasks(0), int(setting["tasks"])), planned(setting))
     for group, parts in shown(page).items():
         total = sum(expected[group].values())
         assert parts == pytest.approx({**expected[group], "total": total}, rel=1e-9), group
@@ -87,7 +87,7 @@ def test_without_scripts_it_shows_the_usual_setting(browser: Browser) -> None:
     assert page.locator("#stability-explorer .controls").is_hidden()
     assert page.locator("#stability-explorer img").is_visible()
     exact = page.locator("tr[data-group=exact][data-part=total] td").nth(1).inner_text()
-    usual = terms(first(aligned_tasks(), int(USUAL["tasks"])), planned(USUAL))
+    usual = terms(first(aligned_tasks(0), int(USUAL["tasks"])), planned(USUAL))
     assert exact == f"{sum(usual['exact'].values()):.3g}"
     context.close()
 
@@ -96,5 +96,5 @@ def test_what_it_embeds_is_the_tasks() -> None:
     found = re.search(r"const data = (\{.*\});", explorer(seed=3))
     assert found
     data = json.loads(found[1])
-    assert data["centres"] == aligned_tasks(seed=3).centres.tolist()
+    assert data["centres"] == aligned_tasks(3).centres.tolist()
     assert data["usual"] == USUAL

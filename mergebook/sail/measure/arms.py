@@ -67,7 +67,6 @@ def trained(trials: Iterable[Trial], distances: Mapping[str, float]) -> Tables:
 def arms(
     transfer: Transfer,
     *,
-    others: Sequence[str] = ("wikitext2_test",),  # the second text; for texts alone
     target: str = "",  # a task of pictures, by default the first; with `halves` `tiny_imagenet20`
     known: str = "",  # of pictures: a kind each, or `halves` of the classes of one set
     learning: str = "labels",  # of pictures: `labels`, `labels, probed` or `byol`
@@ -101,8 +100,7 @@ def arms(
 def factorial(
     transfer: Transfer,
     *,
-    others: Sequence[str] = ("wikitext2_test",),  # this and the next three as in `arms`
-    target: str = "",
+    target: str = "",  # this and the next two as in `arms`
     known: str = "",
     learning: str = "labels",
     size: str = "twice",
@@ -133,8 +131,7 @@ def factorial(
 def starts_tuning(
     transfer: Transfer,  # its seed is one of tuning, from 1000
     *,
-    others: Sequence[str] = ("wikitext2_test",),  # this and the next five as in `arms`
-    target: str = "",
+    target: str = "",  # this and the next four as in `arms`
     known: str = "",
     learning: str = "labels",
     start: str = "shared",

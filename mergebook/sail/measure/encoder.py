@@ -5,9 +5,11 @@ branches (Anonymous, 2025, Eqs. 8 and 9). Nothing is trained here.
 """
 
 import copy
+from typing import cast
 
+import numpy as np
 import torch
-import torch.nn.functional as F
+from scipy.spatial.distance import pdist
 from torch import Tensor, nn
 
 from mergebook.lab.results import Tables
@@ -45,12 +47,10 @@ def encoder(zoo: Zoo, *, sentences: int = 100) -> Tables:
     ``tasks``: rows of ``way`` (of `WAYS`, or ``source``, or ``random``: the source's sizes at a
     random start), ``task``, ``accuracy`` with heads that the encoder made itself, and
     ``agreement``, the share of sentences that get the source's answer. ``encoders``: rows of
-    ``way``, sizes (``width``, ``hidden``, ``layers``, ``parameters``), ``correlation`` of the
-    cosines of all pairs of sentences with the source's, and ``change``, the largest of a cosine.
+    ``way``, number of ``parameters``, ``correlation`` of the cosines of all pairs of sentences with
+    the source's, and ``change``, the largest of a cosine.
     """
-    source, seed = zoo.model, zoo.suite.seed
-    if not isinstance(source, SentenceEncoder):
-        raise ValueError(f"the study grows sentence encoders, got {type(source).__name__}")
+    source, seed = cast(SentenceEncoder, zoo.model), zoo.suite.seed
     tables: Tables = {"tasks": [], "encoders": []}
     with seeded(seed):
         encoders = {"source": source, "random": SentenceEncoder(copy.deepcopy(source.bert.config))}
@@ -65,14 +65,10 @@ def encoder(zoo: Zoo, *, sentences: int = 100) -> Tables:
                 "agreement": float((answers == own[task]).double().mean()),
             }
             tables["tasks"].append({"way": name, "task": task, **row})
-        config = network.bert.config
         row = {
-            "width": config.hidden_size,
-            "hidden": config.intermediate_size,
-            "layers": config.num_hidden_layers,
             "parameters": sum(parameter.numel() for parameter in network.parameters()),
-            "correlation": float(torch.corrcoef(torch.stack([cosines, others]))[0, 1]),
-            "change": float((cosines - others).abs().max()),
+            "correlation": float(np.corrcoef(cosines, others)[0, 1]),
+            "change": float(np.abs(cosines - others).max()),
         }
         tables["encoders"].append({"way": name, **row})
     return tables
@@ -96,7 +92,7 @@ def grown(source: SentenceEncoder, way: Way, seed: int) -> SentenceEncoder:
     return network
 
 
-def _read(network: nn.Module, suite: Suite, sentences: int) -> tuple[dict[str, Tensor], Tensor]:
+def _read(network: nn.Module, suite: Suite, sentences: int) -> tuple[dict[str, Tensor], np.ndarray]:
     """Zero-shot answers to the first sentences of each task, and cosines of all pairs."""
     heads = make_heads(network, suite)
     found = {
@@ -104,11 +100,4 @@ def _read(network: nn.Module, suite: Suite, sentences: int) -> tuple[dict[str, T
         for name, task in suite.tasks.items()
     }
     answers = {name: heads[name](x).argmax(1) for name, x in found.items()}
-    return answers, pairwise_cosines(torch.cat([*found.values()]))
-
-
-def pairwise_cosines(rows: Tensor) -> Tensor:
-    """Cosines of all pairs of N rows, N (N − 1) / 2 in float64."""
-    unit = F.normalize(rows.double(), dim=1)
-    first, second = torch.triu_indices(len(rows), len(rows), offset=1)
-    return (unit @ unit.T)[first, second]
+    return answers, 1 - pdist(torch.cat([*found.values()]).double(), "cosine")

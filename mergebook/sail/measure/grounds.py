@@ -4,8 +4,8 @@ In text both sources and the target are mixtures of two texts, so that Theorem 3
 In vision one source has learned photographs and the other scripts, or each half of the classes of
 either; the target has classes of its own, so that every start gets the same new head.
 
-The profile ``full`` is for a GPU: the paper's GPT of six blocks and width 384 from one of half its
-depth and width, and ResNets four times as wide as their source, which have not been run.
+The profile ``full`` of texts is for a GPU: the paper's GPT of six blocks and width 384 from one of
+half its depth and width.
 """
 
 import copy
@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings
 from mergebook.sail.costs import count_flops
-from mergebook.sail.measure.text import texts_of
-from mergebook.sail.measure.training import Rows, State, Texts, load_corpus, planned, said
+from mergebook.sail.measure.text import divided, mixed, texts_of
+from mergebook.sail.measure.training import State, Texts, load_corpus, planned
 from mergebook.sail.measure.transfers import SMALL, TARGET, Build, Schedule, Transfer
 from mergebook.sail.networks.byol import BYOL, linear_probe, train_byol
-from mergebook.sail.thirds import histograms, mix
+from mergebook.sail.thirds import histograms
 from mergebook.suites.data.texts import TEXTS
 from mergebook.suites.families import family_of, pictures
 from mergebook.suites.loading import load_suite
@@ -35,6 +35,7 @@ from mergelib.hashing import stable_seed
 from mergelib.problems import calling
 from mergelib.problems.checks import check_choice
 
+SECOND = "wikitext2_test"  # the second source's text
 SHARE = 0.75  # of a text's target that is of the first source's text
 PICTURES: dict[str, Any] = {"train_size": 4000, "validation_size": 500, "test_size": 500}
 GPTS = {  # width, blocks and heads
@@ -42,13 +43,10 @@ GPTS = {  # width, blocks and heads
     "full": {SMALL: (192, 3, 6), "half wider": (288, 4, 9), "twice": (384, 6, 12)},
 }
 RESNETS = {  # width, and blocks of each stage
-    "default": {
-        SMALL: (8, 1, 1, 1, 1),
-        "half wider": (12, 2, 2, 2, 2),
-        "deeper": (8, 2, 2, 2, 2),
-        "deepest": (8, 3, 4, 6, 3),
-    },
-    "full": {SMALL: (16, 1, 1, 1, 1), "deeper": (16, 2, 2, 2, 2), "wider": (64, 2, 2, 2, 2)},
+    SMALL: (8, 1, 1, 1, 1),
+    "half wider": (12, 2, 2, 2, 2),
+    "deeper": (8, 2, 2, 2, 2),
+    "deepest": (8, 3, 4, 6, 3),
 }
 DESCRIBED = 500  # pictures of each part whose pixels are compared
 PROBED = 1000  # of the target's training pictures that a probe is fitted to
@@ -68,13 +66,13 @@ def transfer_of(run: Run) -> Loaded:
     if run.suite in TEXTS:
         check_choice("learning", learning, ["labels"])
         check_choice("known", known, [""])
-        text = texts_of(run)
+        text = texts_of(run, [SECOND])
         (source,) = text.arguments
         return Loaded((text_transfer(source),), text.inputs)
     check_choice("learning", learning, [*LEARNING])
     rendered = family_of(run.suite).name == "glyphs"
     check_choice("known", known, [""] if rendered else ["", HALVES])
-    profile = refuse_zoo_settings(run, "studies of starts", profiles=tuple(RESNETS))
+    refuse_zoo_settings(run, "studies of starts")
     seen = _known(rendered=rendered)[: 1 if known else None]
     sources = {f"pretraining/{each.name}": each.sha256 for each in seen}
     name = run.settings["target"] or next(iter(family_of(run.suite).suites[run.suite]))
@@ -83,16 +81,10 @@ def transfer_of(run: Run) -> Loaded:
     if known and name == HELD_OUT:
         task = held_out
     else:
-        sizes = {"profile": profile} if profile == "full" else PICTURES
-        suite = load_suite(run.suite, seed=run.seed, tasks=[name], **sizes)
+        suite = load_suite(run.suite, seed=run.seed, tasks=[name], **PICTURES)
         task, sources = suite.tasks[name], {**suite.sources, **sources}
-    transfer = picture_transfer(task, seen, run.seed, learning, profile=profile, device=run.device)
-    return Loaded((transfer,), {"sources": sources, **said(profile)})
-
-
-def _of_profile(name: str, profile: str) -> str:
-    """A modality, whose goals and rates are those of one profile."""
-    return name if profile == "default" else f"{name}, {profile}"
+    transfer = picture_transfer(task, seen, run.seed, learning, device=run.device)
+    return Loaded((transfer,), {"sources": sources})
 
 
 @lru_cache(maxsize=1)
@@ -128,24 +120,19 @@ def _apart(seen: LabelledSet, seed: int) -> tuple[LabelledSet, Task]:
 
 def text_transfer(source: Texts) -> Transfer:
     """Sources of two texts, each on every second block; the target is mixed from the others."""
-    if len(source.texts) != 2:
-        count = len(source.texts)
-        raise ValueError(f"{count} texts, expected two: that of the suite and one other")
     corpus = load_corpus(source, planned(source.profile, {}, source_steps=1000))
     plan = corpus.plan
-    parts = [corpus.parted(rows) for rows in corpus.texts]
-    seen = [rows.train[::2] for rows in parts]
-    fresh = [rows._replace(train=rows.train[1::2]) for rows in parts]
-    mixed = Rows(*(mix(one, two, SHARE, source.seed) for one, two in zip(*fresh, strict=True)))
-    target = corpus.target(mixed)
+    seen, fresh = divided(corpus, thirds=False)
+    target_rows = mixed(fresh, SHARE, source.seed)
+    target = corpus.target(target_rows)
 
     def build(width: int, depth: int, heads: int) -> Build:
         size = {"vocabulary": plan.vocabulary, "context": plan.context}
         return lambda part: GPT(width, depth, heads, **size)
 
-    blocks = [corpus.blocks[rows].double() for rows in (*seen, mixed.train)]
+    blocks = [corpus.blocks[rows].double() for rows in (*seen, target_rows.train)]
     return Transfer(
-        _of_profile("GPT", source.profile),
+        "GPT" if source.profile == "default" else f"GPT, {source.profile}",
         "",
         {name: build(*size) for name, size in GPTS[source.profile].items()},
         (),
@@ -168,7 +155,6 @@ def picture_transfer(
     seed: int,  # of everything drawn
     learning: str = "labels",  # of sources and on the target, one of `LEARNING`
     *,
-    profile: str = "default",  # one of `RESNETS`
     device: str = "cpu",  # of networks
 ) -> Transfer:
     """Sources of a set each, or of half of the classes of one, and a task of other pictures."""
@@ -191,9 +177,9 @@ def picture_transfer(
     splits = [*parts, task.train]
     kind = Transfer if learning == "labels" else Unlabelled if learning == "byol" else Probed
     return kind(
-        _of_profile(name, profile),
+        name,
         task.name,
-        {name: build(*size) for name, size in RESNETS[profile].items()},
+        {name: build(*size) for name, size in RESNETS.items()},
         ("1.weight", "1.bias"),
         splits,
         task.validation,
@@ -203,7 +189,7 @@ def picture_transfer(
         task.transform,
         seed,
         answers=False,
-        copied=[name for name in RESNETS[profile] if name != SMALL],
+        copied=[name for name in RESNETS if name != SMALL],
         device=device,
     )
 

@@ -5,7 +5,7 @@ one is grown from them and trained on D*. LiGO (Wang et al., 2023) is a map of o
 """
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -30,7 +30,6 @@ from mergelib.evaluation.tasks import Split, Task, cross_entropy
 from mergelib.hashing import stable_seed
 from mergelib.messages.brief import Brief
 from mergelib.problems import calling
-from mergelib.problems.checks import check_choice
 from mergelib.sail import grow
 from mergelib.sail.growth.depth import DEPTHS
 from mergelib.sail.growth.learning import MEASURED, learn_growth
@@ -47,6 +46,7 @@ LEARNED = (  # what is grown, and where the maps of width and the logits of dept
     ("deeper", "", "stack"),
     ("both", "svd", "stack"),
 )
+SOURCE_RATE = 3e-3  # of Adam, for sources
 PAIRED = LEARNED[0]  # what is learned for two sources as well
 SIZES: dict[str, Any] = {"train_size": 6000, "validation_size": 500, "test_size": 500}  # pictures
 
@@ -76,29 +76,24 @@ def ground_of(run: Run) -> Loaded:
 
 
 def picture_ground(task: Task, seed: int) -> Ground:
-    """A task's training pictures in thirds, for an MLP and a ResNet."""
+    """A task's training pictures in thirds, for an MLP of width 64 and a ResNet of 8."""
+    classes = len(task.class_names)
+
+    def mlp(wide: bool, deep: bool) -> nn.Module:
+        width = 96 if wide else 64
+        return nn.Sequential(MLP(width, 5 if deep else 3), nn.Linear(width, classes))
+
+    def resnet(wide: bool, deep: bool) -> nn.Module:
+        net = ResNet(12 if wide else 8, (3, 3) if deep else (2, 2))
+        return nn.Sequential(net, nn.Linear(net.width, classes))
 
     def ready(split: Split) -> Split:
         return Split(task.transform(split.inputs), split.labels)
 
     thirds = random_thirds(len(task.train), stable_seed("thirds", seed))
     parts = [ready(Split(task.train.inputs[rows], task.train.labels[rows])) for rows in thirds]
-    builds = picture_networks(len(task.class_names), (3, 5))
+    builds = {"MLP": mlp, "ResNet": resnet}
     return Ground(builds, parts, ready(task.validation), ready(task.test), 64)
-
-
-def picture_networks(classes: int, layers: tuple[int, int]) -> dict[str, Build]:
-    """An MLP of width 64 or 96, and a ResNet of 8 or 12 with two or three blocks a stage."""
-
-    def mlp(wide: bool, deep: bool) -> nn.Module:
-        width = 96 if wide else 64
-        return nn.Sequential(MLP(width, layers[deep]), nn.Linear(width, classes))
-
-    def resnet(wide: bool, deep: bool) -> nn.Module:
-        net = ResNet(12 if wide else 8, (3, 3) if deep else (2, 2))
-        return nn.Sequential(net, nn.Linear(net.width, classes))
-
-    return {"MLP": mlp, "ResNet": resnet}
 
 
 def text_ground(source: Texts) -> Ground:
@@ -124,7 +119,6 @@ def kept(
     seed: int,  # of all that is drawn
     *,
     source_steps: int = 300,  # of Adam, for a source
-    source_rate: float = 3e-3,  # of every such step
     steps: int = 100,  # of Adam, for maps
     map_rates: Sequence[float] = (3e-4, 1e-3, 1e-2, 1e-1),  # of these
     further: int = 100,  # steps of training from the start that was learned, at most
@@ -148,13 +142,10 @@ def kept(
     ``stack`` where no layer can be closed). Losses in nats.
     """
     tables: Tables = {"starts": [], "trained": []}
-    for family in _families(ground, only):
-        build = ground.builds[family]
-        bench = Bench(ground, build, seed, steps, map_rates, further, rates)
+    for family in only or ground.builds:
+        bench = Bench(ground, ground.builds[family], seed, steps, map_rates, further, rates)
         spots = {"one": ("common", 0), "shared": ("common", 1), "own": ("second", 1)}
-        sources = {
-            name: bench.source(*spot, source_steps, source_rate) for name, spot in spots.items()
-        }
+        sources = {name: bench.source(*spot, source_steps) for name, spot in spots.items()}
         told = bench.loss(sources["one"])
         for grown in GROWN:
             random = bench.loss(bench.fresh(grown))
@@ -175,7 +166,6 @@ def kept_scratch(
     seed: int,
     *,
     source_steps: int = 300,
-    source_rate: float = 3e-3,
     steps: int = 120,  # of training from scratch
     every: int = 20,  # steps between two readings
     rates: Sequence[float] = (3e-3, 1e-2),  # the best on `choose` counts, at each reading
@@ -189,9 +179,9 @@ def kept_scratch(
     """
     rows: list[dict[str, Any]] = []
     stops = range(every, steps + 1, every)
-    for family in _families(ground, only):
+    for family in only or ground.builds:
         bench = Bench(ground, ground.builds[family], seed, 0, (), 0, rates)
-        source = bench.loss(bench.source("common", 0, source_steps, source_rate))
+        source = bench.loss(bench.source("common", 0, source_steps))
         for grown in GROWN:
             fresh = bench.fresh(grown)
             random, part = bench.loss(fresh), ground.parts[2]
@@ -202,29 +192,6 @@ def kept_scratch(
                 row = {"family": family, "grown": grown, "step": step, "rate": best, "loss": loss}
                 rows.append({**row, "kept": (random - loss) / (random - source)})
     return {"curve": rows}
-
-
-def _families(ground: Ground, only: Sequence[str]) -> Sequence[str]:
-    for family in only:
-        check_choice("family", family, [*ground.builds])
-    return only or [*ground.builds]
-
-
-def ways(
-    source: nn.Module, build: Build, seed: int, kinds: Iterable[str] = GROWN
-) -> Iterator[tuple[str, str, str, nn.Module, nn.Module]]:
-    """A network grown in every way that fits it."""
-    for grown in kinds:
-        wide, deep = GROWN[grown]
-        for width, depth in product(WIDTHS if wide else ("",), DEPTHS if deep else ("",)):
-            with seeded(seed):
-                fresh = build(wide, deep)
-            generator = torch.Generator().manual_seed(seed)
-            try:
-                state = grow(source, fresh, **_schemes(width, depth), generator=generator)
-            except ValueError:  # a scheme that does not fit the family
-                continue
-            yield grown, width, depth, fresh, _loaded(fresh, state)
 
 
 class Start(NamedTuple):
@@ -248,12 +215,12 @@ class Bench(Brief):
     further: int
     rates: Sequence[float]
 
-    def source(self, start: str, part: int, steps: int, rate: float) -> nn.Module:
+    def source(self, start: str, part: int, steps: int) -> nn.Module:
         """A small network from a start of that name, trained on a part."""
         with seeded(stable_seed("start", start, self.seed)):
             net = self.build(False, False)
         split = self.ground.parts[part]
-        return _loaded(net, self.states(net, split, [steps], rate)[steps])
+        return _loaded(net, self.states(net, split, [steps], SOURCE_RATE)[steps])
 
     def fresh(self, grown: str) -> nn.Module:
         """A larger network at its random start."""
@@ -268,11 +235,22 @@ class Bench(Brief):
         outputs = calling.features(model, state or model.state_dict(), split.inputs)
         return float(cross_entropy(outputs, split.labels))
 
+    def ways(self, source: nn.Module, grown: str) -> Iterator[tuple[str, str, nn.Module]]:
+        """A network grown by every scheme of width and of depth that fits it."""
+        wide, deep = GROWN[grown]
+        for width, depth in product(WIDTHS if wide else ("",), DEPTHS if deep else ("",)):
+            fresh, generator = self.fresh(grown), torch.Generator().manual_seed(self.seed)
+            try:
+                state = grow(source, fresh, **_schemes(width, depth), generator=generator)
+            except ValueError:  # a scheme that does not fit the family
+                continue
+            yield width, depth, _loaded(fresh, state)
+
     def starts(self, grown: str, sources: Mapping[str, nn.Module]) -> Iterator[Start]:
         """Every start of a larger network: as `grow` makes it, learned, and of two sources."""
         one, *others = sources
         plain: dict[tuple[str, str, str], nn.Module] = {}
-        for _, width, depth, _, model in ways(sources[one], self.build, self.seed, [grown]):
+        for width, depth, model in self.ways(sources[one], grown):
             plain[grown, width, depth] = model
             yield Start(_words(width, depth), model)
         for kind, width, depth in LEARNED:
@@ -353,10 +331,8 @@ class Bench(Brief):
 def _plain(starts: Sequence[Start]) -> nn.Module:
     """Of starts as `grow` makes them, the one that keeps the function, else a stack."""
     models = {tuple(start.words.values()): start.model for start in starts}
-    for way in product(("mean", ""), ("identity", "stack", ""), ("one",), ("grown",)):
-        if way in models:
-            return models[way]
-    raise ValueError("the network was not grown in any way that is known")
+    ways = product(("mean", ""), ("identity", "stack", ""), ("one",), ("grown",))
+    return next(models[way] for way in ways if way in models)
 
 
 def _words(width: str, depth: str, sources: str = "one", mode: str = "grown") -> dict[str, str]:

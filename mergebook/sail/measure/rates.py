@@ -33,9 +33,8 @@ class Row(NamedTuple):
 
 _GPT = ("GPT",)
 _HALVES = ("ResNet, halves",)
-_RESNETS = ("ResNet", "ResNet, probed", "ResNet, BYOL")
 _UNLABELLED = ("ResNet, halves, probed", "ResNet, halves, BYOL")
-_ALL = (*_RESNETS, *_HALVES, *_UNLABELLED)
+_ALL = ("ResNet", *_HALVES, *_UNLABELLED)
 _FROM_WEIGHTS = (
     *("nearest source", "farther source", "own size", "Net2Net", "uniform", "SAIL"),
     *("SAIL, matched", "random, same scale"),
@@ -45,7 +44,7 @@ _PICTURED = ("scratch", "scratch, published", *_FROM_WEIGHTS)
 # `excess` tells which arms were tried. No grid was tried for features without labels, for the size
 # "deepest", for the farther source, for "scratch, published" and learned maps of pictures, nor at
 # "deeper" for more than scratch, the nearest source and SAIL: these have rates of arms alike.
-_DEFAULT = (
+TABLE = (
     Row(_GPT, ("scratch", "scratch, published"), Rates(1e-3)),
     Row(_GPT, ("nearest source", "Net2Net", "greedy soup", "bert2BERT", "SAIL"), Rates(1e-3)),
     Row(_GPT, ("farther source",), Rates(1e-3), NOT_TUNED),
@@ -59,20 +58,11 @@ _DEFAULT = (
     Row(_GPT, ("random, same scale",), Rates(5.2e-3), TUNED),
     Row(_ALL, _PICTURED, Rates(1e-3), sizes=("half wider",)),
     Row(_ALL, _PICTURED, Rates(3e-3), sizes=("deeper", "deepest")),
-    Row(_ALL, _PICTURED, Rates(3e-3), NOT_TUNED, sizes=("wider",)),
     Row(_ALL, ("LiGO",), Rates(3e-3, 1e-3), NOT_TUNED),
     Row(_ALL, ("SAIL, learned",), Rates(1e-3, 1e-3), NOT_TUNED),
-    Row(("ResNet, BYOL",), ("SAIL",), Rates(1e-3), NOT_TUNED, sizes=("deeper",)),
     Row((*_HALVES, *_UNLABELLED), _MAIN, Rates(3e-3), sizes=("half wider",)),
     Row(_HALVES, ("own size", "Net2Net", "SAIL, matched"), Rates(3e-3), sizes=("half wider",)),
     Row(_HALVES, ("uniform",), Rates(3e-3), sizes=("half wider",), starts=("own",)),
-)
-TABLE = (
-    *_DEFAULT,
-    *(  # the profile for a GPU
-        row._replace(modalities=[f"{name}, full" for name in row.modalities], origin=NOT_TUNED)
-        for row in _DEFAULT
-    ),
 )
 # Of the factorial, tried in the same way for two sources that share their start. Learned maps of
 # pictures were not tried.
@@ -87,7 +77,6 @@ FACTORIAL = {  # by modality and maps
     "ResNet": {**dict.fromkeys(("scratch", *_COPIED), Rates(3e-3)), **_LEARNED},
     "ResNet, halves": {"scratch": Rates(1e-3), **dict.fromkeys(_COPIED, Rates(3e-3)), **_LEARNED},
 }
-FACTORIAL |= {f"{name}, full": rates for name, rates in FACTORIAL.items()}  # not tuned
 
 
 def find_rates(modality: str, start: str, size: str, arm: str) -> Rates | None:

@@ -131,20 +131,13 @@ class Sources:
         if arm.mode in get_args(Mode):
             if isinstance(self.transfer, Unlabelled):
                 return "maps are learned by labels, of which the target has none"
-            if not (self.transfer.answers or self._wider):
+            if not (self.transfer.answers or self.size == "half wider"):
                 return "nothing to learn: no stage is wider, and none has two blocks to mix"
         elif not self.transfer.answers and arm.depth != "identity":
             return "a stage has no block to repeat but its first"
         if arm.width == "replicate" and self.size not in self.transfer.copied:
             return "a layer norm wants as many copies of every unit"
         return ""
-
-    @cached_property
-    def _wider(self) -> bool:
-        """Whether the larger network's layers are wider than a source's."""
-        large = self.transfer.network(self.size, TARGET).state_dict()
-        small = self.nets[0].state_dict()
-        return any(large[key].shape != small[key].shape for key in large.keys() & small.keys())
 
     def rates(self, name: str) -> Rates:
         """The usual ones of an arm."""

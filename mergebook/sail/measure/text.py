@@ -18,18 +18,9 @@ from torch import Tensor
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings, study
 from mergebook.sail.costs import check_tuning, count_flops, mmd_flops
+from mergebook.sail.measure import training
 from mergebook.sail.measure.spirals import apart
-from mergebook.sail.measure.training import (
-    FINE,
-    PROFILES,
-    Corpus,
-    Rows,
-    State,
-    Texts,
-    load_corpus,
-    planned,
-    said,
-)
+from mergebook.sail.measure.training import Corpus, Rows, State, Texts
 from mergebook.sail.thirds import histograms, mean_thirds, mix, overlapped, random_thirds
 from mergebook.suites.data.texts import load_text
 from mergelib.align import git_rebasin
@@ -50,14 +41,15 @@ CORPORA = ("tinyshakespeare", "wikitext2_test", "don_quijote_es")
 EVERY, BUDGET = 10, 200  # steps between readings of an arm; its last step
 
 
-def texts_of(run: Run) -> Loaded:
-    """What a run works on: the text that its suite names, then those of its setting ``others``."""
-    profile = refuse_zoo_settings(run, "studies of texts", profiles=tuple(PROFILES))
-    texts = {name: load_text(name) for name in (run.suite, *run.settings.get("others", ()))}
+def texts_of(run: Run, others: Sequence[str] | None = None) -> Loaded:
+    """What a run works on: its suite's text, then others, by default of its setting ``others``."""
+    profile = refuse_zoo_settings(run, "studies of texts", profiles=tuple(training.PROFILES))
+    others = run.settings.get("others", ()) if others is None else others
+    texts = {name: load_text(name) for name in (run.suite, *others)}
     sources = {f"text/{name}": source for name, (_, source) in texts.items()}
     named = {name: text for name, (text, _) in texts.items()}
     loaded = Texts(run.seed, named, profile, run.device)
-    return Loaded((loaded,), {"sources": sources, **said(profile)})
+    return Loaded((loaded,), {"sources": sources, **training.said(profile)})
 
 
 @study(load=texts_of)
@@ -76,7 +68,7 @@ def gamma_sweep(
     """
     for start in starts:
         check_choice("start", start, (*STARTS, *REFERENCES))
-    corpus = load_corpus(source, planned(source.profile, plan))
+    corpus = training.load_corpus(source, training.planned(source.profile, plan))
     splits = {
         "thirds": mean_thirds(corpus.blocks),
         "random": random_thirds(len(corpus.blocks), stable_seed("thirds", corpus.seed)),
@@ -193,22 +185,19 @@ def cross_corpus(
 def text_nearness(
     source: Texts,  # its seed, and texts: one, to be cut into thirds
     *,
-    starts: Sequence[str] = STARTS[:2],  # of sources, `shared` or `own`
     plan: Mapping[str, Any] = {},
 ) -> Tables:
     """Squared distances from an optimum of D_t, of sources of D_1 and D_2 and of random weights.
 
-    ``sources``: rows of ``start``, ``source`` (1, 2), ``parameters`` (squared distance from θ*,
-    which begins where sources share their start, else apart) and ``random`` (of an untrained
-    network).
+    ``sources``: rows of ``start`` (``shared``, ``own``), ``source`` (1, 2), ``parameters`` (squared
+    distance from θ*, which begins where sources share their start, else apart) and ``random`` (of
+    an untrained network).
     """
-    for start in starts:
-        check_choice("start", start, STARTS[:2])
-    corpus = load_corpus(source, planned(source.profile, plan))
+    corpus = training.load_corpus(source, training.planned(source.profile, plan))
     first, second, target = (corpus.parted(rows).train for rows in mean_thirds(corpus.blocks))
     random = corpus.model("random").state_dict()
     rows: list[dict[str, Any]] = []
-    for start in starts:
+    for start in ("shared", "own"):
         begun = corpus.model("shared" if start == "shared" else "optimum")
         optimum = corpus.source(begun, target, 3)
         pair = trained_pair(corpus, start, first, second)
@@ -276,8 +265,8 @@ def mixed(parts: Sequence[Rows], share: float, seed: int) -> Rows:
 def _corpus(source: Texts, start: str, plan: Mapping[str, Any], steps: int) -> Corpus:
     """Texts at the usual sizes of a sweep, read at the start and after fixed numbers of steps."""
     check_choice("start", start, STARTS)
-    usual = {"gammas": FINE, "reads": (0, steps), "factors": FACTORS}
-    return load_corpus(source, planned(source.profile, plan, **usual))
+    usual = {"gammas": training.FINE, "reads": (0, steps), "factors": FACTORS}
+    return training.load_corpus(source, training.planned(source.profile, plan, **usual))
 
 
 def _read_often(corpus: Corpus, budget: int) -> Corpus:

@@ -23,7 +23,6 @@ from mergelib.problems import calling
 from mergelib.training import make_optimiser, seeded, shuffled, train
 
 HIDDEN = 128  # units of projector's and predictor's hidden layer; the paper has 4,096
-SHAPE = (3, 32, 32)  # of the pictures that `augment` makes
 PROJECTION = 32  # size of a projection and of its prediction; the paper has 256
 
 
@@ -77,7 +76,6 @@ def _perceptron(inputs: int) -> nn.Sequential:
 
 def two_views(images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Two random views of every picture, each drawn by `augment`."""
-    _check_pictures(images)
     flips = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     return augment(images, flips, generator), augment(images, flips, generator)
 
@@ -94,11 +92,6 @@ def train_byol(
     momentum: float = 0.996,  # as for `BYOL`
 ) -> dict[int, dict[str, Tensor]]:
     """Train a copy of a body by BYOL, with Adam at a constant rate; its state dicts on the way."""
-    _check_pictures(inputs)
-    if batch_size < 2 or len(inputs) % batch_size == 1:
-        raise ValueError(
-            f"{len(inputs)} pictures in batches of {batch_size} give a batch of one picture"
-        )
     device = next(body.parameters()).device
     pictures = inputs.to(device)
     width = calling.features(body, body.state_dict(), pictures[:2]).shape[1]
@@ -122,28 +115,18 @@ def train_byol(
     return kept
 
 
-def _check_pictures(images: Tensor) -> None:
-    if not images.is_floating_point():
-        raise TypeError(f"pictures are {images.dtype}, expected floats in -1..1")
-    if images.shape[1:] != SHAPE:
-        raise ValueError(f"pictures have the shape {tuple(images.shape)}, expected (N, 3, 32, 32)")
-
-
-def linear_classifier(C: float = 0.1) -> Any:
+def linear_classifier() -> Any:
     """A logistic regression on standardised features; it is not fitted yet."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    return make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=1000))
+    return make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
 
 
-def linear_probe(train: Split, *tests: Split, C: float = 0.1) -> list[tuple[float, float]]:
+def linear_probe(train: Split, *tests: Split) -> list[tuple[float, float]]:
     """Loss (nats) and accuracy (0..1) on test rows of a linear classifier of features."""
-    for test in tests:
-        if strange := sorted(set(test.labels.tolist()) - set(train.labels.tolist())):
-            raise ValueError(f"class {strange[0]} of the test rows is not among the training rows")
-    model = linear_classifier(C).fit(*_arrays(train))
+    model = linear_classifier().fit(*_arrays(train))
     found = []
     for test in tests:
         features, labels = _arrays(test)

@@ -60,7 +60,7 @@ def explorer(*, seed: int = 0) -> str:
     Without scripts it shows the usual setting. Rows of its table carry ``data-group`` and
     ``data-part``, the keys of `terms`, and the value.
     """
-    tasks = aligned_tasks(seed=seed)
+    tasks = aligned_tasks(seed)
     data = as_data(tasks) | {"usual": USUAL, "choices": CHOICES, "sliders": [*SLIDERS.items()]}
     data |= {"curves": CURVES, "range": RANGE, "sizes": SIZES}
     data["domains"] = [bounds.PAPERS_DOMAIN, bounds.REPAIRED_DOMAIN]
@@ -76,17 +76,16 @@ def explorer(*, seed: int = 0) -> str:
     )
 
 
-def aligned_tasks(
-    tasks: int = 16, size: int = 6, *, own: float = 0.5, flattest: float = 0.05, seed: int = 0
-) -> Quadratics:
+def aligned_tasks(seed: int) -> Quadratics:
     """Like `pulled_tasks`, but curvatures share their axes, dealt to them in other orders."""
+    tasks, size = 16, 6
     generator = torch.Generator().manual_seed(seed)
     values = torch.linspace(0, 1, size, dtype=torch.float64)
     orders = torch.rand(tasks, size, generator=generator).argsort(1)
-    curvatures = (flattest**values)[orders]
+    curvatures = (0.05**values)[orders]
     shared = torch.randn(size, generator=generator, dtype=torch.float64)
     single = torch.randn(tasks, size, generator=generator, dtype=torch.float64)
-    pulls = (shared + own * single) / size**0.5
+    pulls = (shared + 0.5 * single) / size**0.5
     return Quadratics(
         hessians=torch.diag_embed(curvatures),
         centres=pulls / curvatures,
@@ -138,7 +137,7 @@ def _picture(seed: int) -> str:
     """The curves at the usual setting as a base64 PNG, for where scripts don't run."""
     from matplotlib.figure import Figure
 
-    tasks = first(aligned_tasks(seed=seed), USUAL["tasks"])
+    tasks = first(aligned_tasks(seed), USUAL["tasks"])
     steps = CHOICES["steps"]
     values = [terms(tasks, planned({**USUAL, "steps": count})) for count in steps]
     figure = Figure(figsize=(6.4, 3.0), layout="constrained")

@@ -13,7 +13,7 @@ from mergebook.lab.runner import beginning_of, study
 from mergebook.stability.measure.retraining import descend, rows_of
 from mergebook.stability.measure.scaling import trained_checkpoints
 from mergebook.stability.theory import estimators
-from mergebook.stability.theory.steps import adam_steps
+from mergebook.stability.theory.steps import adam_residual
 from mergebook.stability.theory.task_loss import TaskLoss, task_losses
 from mergebook.suites.types import Zoo
 from mergelib.hashing import stable_seed
@@ -42,8 +42,8 @@ def stability(
     ``task`` and ``smoothness``. ``gradients``: rows of ``point``, ``task``,
     ``loss``, ``noise`` σ², ``largest`` σ, and ``heterogeneity`` ζ², also ``plugged_in`` with bias.
     ``points``: rows of ``point``, ``loss`` f, ``squared`` ‖∇f‖² on these examples and ``unbiased``,
-    ``dissimilarity`` κ² for equal weights. ``adam``: rows of ``task``, ``steps``, ``residual`` and
-    ``spread``, see `AdamSteps`.
+    ``dissimilarity`` κ² for equal weights. ``adam``: rows of ``task``, ``steps``, and
+    ``residual``, see `adam_residual`.
     """
     generator = Generator().manual_seed(stable_seed("stability", zoo.suite.seed))
     problem = problem_of(zoo, pictures)
@@ -89,7 +89,7 @@ def _gradients(losses: Mapping[str, TaskLoss], parts: int) -> tuple[Rows, dict[s
     for (name, loss), distance in zip(losses.items(), apart, strict=True):
         noise = estimators.gradient_noise(loss)
         row = {"task": name, "loss": float(loss.values().mean())}
-        row |= {"noise": noise.square.value, "largest": noise.largest}
+        row |= {"noise": noise.square, "largest": noise.largest}
         rows.append(row | {"heterogeneity": distance.value, "plugged_in": distance.plug_in})
     even = torch.full((len(losses),), 1 / len(losses), dtype=torch.float64)
     gradient = estimators.squared_length(table, even)
@@ -111,5 +111,4 @@ def _recorded(zoo: Zoo, name: str, steps: int, rate: float) -> Iterator[dict[str
     batches = shuffled(len(rows), min(BATCH, len(rows)), generator, steps=steps)
     descend(zoo, name, rows, batches, "adam", rate, keep)
     for count in sorted({1, max(1, steps // 5), steps}):
-        seen = adam_steps(torch.stack(gradients[:count]))
-        yield {"steps": count, "residual": seen.residual, "spread": float(seen.spread.mean())}
+        yield {"steps": count, "residual": adam_residual(torch.stack(gradients[:count]))}

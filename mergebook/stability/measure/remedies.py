@@ -8,7 +8,7 @@ optimisation error of a merge and to leave its generalisation error.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Generator
@@ -29,13 +29,12 @@ from mergebook.suites.models import Linearised, started_anew
 from mergebook.suites.training import Recipe, fine_tune
 from mergebook.suites.types import Zoo
 from mergelib.align import git_rebasin
-from mergelib.evaluation.loops import evaluate
+from mergelib.evaluation.loops import SplitName, evaluate
 from mergelib.hashing import stable_seed
 from mergelib.procedures.common import Adapted, unlabelled
 from mergelib.statedict import StateDict, flatten, lerp
 
-Granularity = Literal["task", "layer"]
-Part = Literal["train", "validation", "test"]
+SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 
 
 @study(load=beginning_of)
@@ -93,7 +92,6 @@ def rebasin(
     zoo: Zoo,
     *,
     epochs: int = 10,
-    learning_rate: float = 1e-3,
     examples: int = 200,  # training examples of each task whose gradients are taken
     parts: int = 8,  # into which these are cut for estimates without bias, at least 3
     pictures: int = 600,  # test examples of each task, at most
@@ -118,7 +116,7 @@ def rebasin(
             zoo,
             fine_tune,
             model=started_anew(zoo.model, stable_seed("start", start, seed)),
-            recipe=Recipe(learning_rate=learning_rate, epochs=epochs),
+            recipe=Recipe(learning_rate=1e-3, epochs=epochs),
             seed=lambda name: stable_seed("order", start, name, seed),
         )
 
@@ -171,7 +169,6 @@ def mechanisms(
     *,
     examples: int = 400,  # training examples of each task whose gradients are taken
     parts: int = 8,  # into which these are cut for estimates without bias, at least 3
-    granularities: Sequence[Granularity] = get_args(Granularity),  # of AdaMerging's coefficients
     steps: int = 100,  # of AdaMerging
     learning_rate: float = 0.01,  # of AdaMerging
     mending: int = 1000,  # steps of Surgery for each task
@@ -188,13 +185,12 @@ def mechanisms(
     the split whose inputs Surgery saw), ``task``, ``accuracy`` (0..1) and ``loss`` (nats) on test
     examples, ``train_accuracy`` and ``train_loss`` on training ones.
     """
-    counts = dict.fromkeys(get_args(Part), pictures)
-    short = replace(zoo, suite=comparison.first(zoo.suite, **counts))
+    short = replace(zoo, suite=comparison.first(zoo.suite, **dict.fromkeys(SPLITS, pictures)))
     inputs = unlabelled(comparison.examples_of(zoo, None, "test"))
     losses = task_losses(comparison.problem_of(zoo, examples), zoo.pretrained)
     apart = heterogeneity(gradient_products([*losses.values()], parts))
     tables = Tables(coefficients=[], test=[])
-    for fine in granularities:
+    for fine in ("task", "layer"):
         options = {"steps": steps, "learning_rate": learning_rate, "granularity": fine}
         result = comparison.adapted(zoo, "adamerging", inputs, **options)
         means = result.coefficients.mean(axis=1)
@@ -206,7 +202,7 @@ def mechanisms(
         tables["test"] += _judged(short, result, method="adamerging", of=fine)
     average = comparison.merge_zoo("average", zoo)
     tables["test"] += _judged(short, Adapted(average), method="average", of="")
-    for split in get_args(Part):
+    for split in SPLITS:
         seen = unlabelled(comparison.examples_of(short, None, split))
         result = comparison.adapted(zoo, "surgery", seen, start=average, steps=mending)
         tables["test"] += _judged(short, result, method="surgery", of=split)

@@ -19,9 +19,7 @@ from torch import Generator, Tensor, nn
 from mergebook.lab.comparison import problem_of
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import beginning_of, study
-from mergebook.lab.statistics import interval
 from mergebook.stability.theory.estimators import (
-    Estimate,
     example_smoothness,
     gradient_noise,
     gradient_products,
@@ -78,7 +76,7 @@ def retraining(
     losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
     apart = heterogeneity(gradient_products([*losses.values()]))
     noise = [
-        {"task": name, "noise": gradient_noise(loss).square.value, "heterogeneity": zeta.value}
+        {"task": name, "noise": gradient_noise(loss).square, "heterogeneity": zeta.value}
         for (name, loss), zeta in zip(losses.items(), apart, strict=True)
     ]
     tables: Tables = {"moves": [], "noise": noise}
@@ -101,12 +99,12 @@ def _moves(
     if len(rest) < pairs:
         rest = rows_of(zoo, name, "validation")
     train = partial(trained_weights, zoo, name, batches, steps, rate)
-    base, estimates = retrained(train, own, rest[:pairs], batches, steps, generator)
+    base, moved = retrained(train, own, rest[:pairs], batches, steps, generator)
     chaos = squared_distance(train(own, start=1 + NUDGE), base)
-    for i, (count, estimate) in enumerate(zip(steps, estimates, strict=True)):
+    for i, (count, stability) in enumerate(zip(steps, moved, strict=True)):
         yield {
             "steps": count,
-            "stability": estimate.value,
+            "stability": stability,
             "chaos": float(chaos[i]),
             "progress": float((base[i] - _weights(zoo.model)).norm()),
         }
@@ -176,7 +174,7 @@ def merge_stability(
     for i, count in enumerate(steps):
         mean = torch.stack([base[i] for base in weights]).mean(0)
         state = {**zoo.pretrained, **unflatten(mean, dict(zoo.model.named_parameters()))}
-        stability = sum(found[i].value for found in moved) / len(split) ** 3
+        stability = sum(found[i] for found in moved) / len(split) ** 3
         merged.append({"steps": count, "stability": stability} | judged(state))
     return {"merged": merged}
 
@@ -194,14 +192,14 @@ def retrained(
     batches: Sequence[Tensor],
     steps: Sequence[int],
     generator: Generator,
-) -> tuple[Tensor, list[Estimate]]:
+) -> tuple[Tensor, list[float]]:
     """An expert's weights after each number of steps, ``(C, d)``, and its stability there."""
     met = torch.zeros(len(steps), len(own), dtype=torch.bool)
     for i, count in enumerate(steps):
         met[i, torch.cat(list(batches[:count]))] = True
     rows, weights = draw_rows(met, len(fresh), generator)
     base, moves = squared_moves(train, own, fresh, rows.tolist())
-    return base, [measured_stability(own_moves, weights) for own_moves in moves.T]
+    return base, (weights[:, None] * moves).mean(0).tolist()
 
 
 def draw_rows(seen: Tensor, pairs: int, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -234,11 +232,6 @@ def replaced(examples: Examples, row: int, fresh: Examples) -> Examples:
 def squared_distance(weights: Tensor, base: Tensor) -> Tensor:
     """‖θ − θ'‖² along the last dimension, float64."""
     return (weights.double() - base.double()).square().sum(-1)
-
-
-def measured_stability(moves: Tensor, weights: Tensor) -> Estimate:
-    """S from pairs, with its interval over them."""
-    return Estimate(*interval((moves * weights).tolist()))
 
 
 def trained_weights(

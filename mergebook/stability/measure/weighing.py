@@ -53,7 +53,7 @@ def weighing(
     options: dict[str, Any] = {"steps": PRODUCTS, "generator": generator}
     curvature = [estimators.example_smoothness(loss[:singles], **options) for loss in losses]
     noise = [estimators.gradient_noise(loss) for loss in losses]
-    sigmas = [(each.square.value**0.5, each.largest) for each in noise]
+    sigmas = [(each.square**0.5, each.largest) for each in noise]
     mean, largest = (
         Losses(float(torch.cat(curvature).max()), sigma, 0 * sigma)  # ζ is not needed
         for sigma in torch.tensor(sigmas, dtype=torch.float64).T

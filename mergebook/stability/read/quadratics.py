@@ -105,20 +105,10 @@ def printed_parts(tasks: Quadratics, plan: Training) -> list[dict[str, float]]:
     return [bounds.theorem_3(*given, gamma=gamma)[0] for gamma in (1.0, None)]
 
 
-def repaired_parts(
-    tasks: Quadratics, plan: Training, *, weighted: bool = False
-) -> dict[str, float]:
+def repaired_parts(tasks: Quadratics, plan: Training) -> dict[str, float]:
     """E_O and E_G as `excess_bound` allows them, of examples on spheres."""
-    known, (_, surrogate) = constants(tasks), plan.surrogate
-    _, gradient, apart = opening = tasks.opening(plan, surrogate)
-    if not weighted:
-        parts = bounds.descent_bound(opening, known, plan)
-    else:
-        uniform = torch.full_like(surrogate, 1 / len(surrogate))
-        mean, slope, _ = tasks.opening(plan, uniform)
-        off = tasks.opening(plan, uniform - surrogate)[1]
-        around = (mean, slope, off, gradient + apart)
-        parts = bounds.weighted_descent_bound(around, known, plan)
+    known = constants(tasks)
+    parts = bounds.descent_bound(tasks.opening(plan, plan.surrogate[1]), known, plan)
     spread = tasks.covariances.diagonal(dim1=1, dim2=2).sum(1).sqrt()
     largest = bounds.Losses(known.smoothness, 2 * known.smoothness * spread, known.heterogeneity)
     return bounds.convex_excess_bound(parts, tasks.floor(plan.examples), largest, plan)

@@ -9,37 +9,30 @@ disjoint parts of the examples there are m independent estimates ĝ_1 … ĝ_m, 
 ĝ_b⟩ over a ≠ b has the right expectation.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from mergebook.lab.statistics import interval
 from mergebook.stability.theory.task_loss import TaskLoss
 from mergelib.statedict import flatten
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A number estimated from a sample."""
 
     value: float  # without bias
-    half_width: float  # of its 95 % interval; NaN from a single draw
-    # what putting sample means in for expectations gives, where that differs
-    plug_in: float = math.nan
+    plug_in: float  # what putting sample means in for expectations gives
 
 
 # Curvature
 
+TOLERANCE = 0.01  # relative, of two products in a row
+
 
 def smoothness(
-    losses: Sequence[TaskLoss],
-    *,
-    steps: int = 50,
-    tolerance: float = 0.01,
-    generator: torch.Generator | None = None,
+    losses: Sequence[TaskLoss], *, steps: int = 50, generator: torch.Generator | None = None
 ) -> float:
     """The largest |eigenvalue| of the Hessian of the tasks' mean loss, by power iteration.
 
@@ -53,7 +46,7 @@ def smoothness(
         direction = direction / direction.norm().clamp(min=torch.finfo(like.dtype).tiny)
         direction = torch.stack([hessian(direction) for hessian in hessians]).mean(0)
         before, value = value, float(direction.norm())
-        if value <= (1 + tolerance) * before:
+        if value <= (1 + TOLERANCE) * before:
             break
     return value
 
@@ -79,11 +72,10 @@ def example_smoothness(
 # Gradients
 
 
-@dataclass(frozen=True)
-class Noise:
+class Noise(NamedTuple):
     """How far gradients of single examples are from their mean."""
 
-    square: Estimate  # the mean squared distance σ_t² of Assumption 2, its interval over examples
+    square: float  # the mean squared distance σ_t² of Assumption 2, without bias
     largest: float  # the largest distance, not squared, which stability asks for
 
 
@@ -96,9 +88,7 @@ def gradient_noise(loss: TaskLoss) -> Noise:
     centre = loss.gradient()
     rows = [(batch - centre).square().sum(1) for batch in loss.example_gradients()]
     squares = torch.cat(rows).double()
-    value, half = interval((squares * len(loss) / (len(loss) - 1)).tolist())
-    estimate = Estimate(value, half, float(squares.mean()))
-    return Noise(estimate, float(squares.max().sqrt()))
+    return Noise(float(squares.sum() / (len(loss) - 1)), float(squares.max().sqrt()))
 
 
 def gradient_products(losses: Sequence[TaskLoss], parts: int = 4) -> Tensor:
@@ -119,7 +109,7 @@ def gradient_products(losses: Sequence[TaskLoss], parts: int = 4) -> Tensor:
 
 
 def squared_length(products: Tensor, combination: Tensor) -> Estimate:
-    """‖Σ_t c_t ∇f_t‖² without bias, with a jackknife interval over the parts."""
+    """‖Σ_t c_t ∇f_t‖² without bias."""
     return _off_diagonal(_combined(products, combination))
 
 
@@ -154,16 +144,10 @@ def _combined(products: Tensor, combination: Tensor) -> Tensor:
 
 
 def _off_diagonal(table: Tensor) -> Estimate:
-    """The mean over a ≠ b, its jackknife interval, and the mean over all pairs."""
+    """The mean over a ≠ b, and the mean over all pairs."""
     count, total = len(table), float(table.sum())
     apart = total - float(table.trace())
-    value = apart / (count * (count - 1))
-    if count < 3:
-        return Estimate(value, math.nan, total / count**2)
-    without = apart - 2 * (table.sum(1) - table.diagonal())
-    left_out = without / ((count - 1) * (count - 2))
-    _, half = interval((count * value - (count - 1) * left_out).tolist())
-    return Estimate(value, half, total / count**2)
+    return Estimate(apart / (count * (count - 1)), total / count**2)
 
 
 # From gradients to losses

@@ -93,7 +93,7 @@ class Errors(Brief):
 
     generalisation: float  # E_G, expected less training loss, mean over tasks
     optimisation: float  # E_O, training loss of the merge less the least that any θ has
-    empirical: float  # the mean training loss, or that of another objective
+    empirical: float  # the mean training loss
     # s_t, ``(T,)``: squared distance that expert t moves when one of its examples is drawn again,
     # with all batches the same
     local_stability: Tensor
@@ -125,7 +125,7 @@ def covered(tasks: Quadratics, training: Training) -> tuple[Tensor, Tensor]:
     return reach, scale * (axes @ (inner * sums) @ axes.mT)
 
 
-def errors(tasks: Quadratics, training: Training, objective: Tensor | None = None) -> Errors:
+def errors(tasks: Quadratics, training: Training) -> Errors:
     """What a merge of experts has, exactly."""
     hessians, weights, counts = tasks.hessians, training.weights, training.examples[:, None, None]
     total = len(hessians)
@@ -155,7 +155,7 @@ def errors(tasks: Quadratics, training: Training, objective: Tensor | None = Non
     return Errors(
         generalisation=float(_trace(hessians @ joint).mean()),
         optimisation=float(0.5 * _trace(average @ moment)),
-        empirical=float(losses.mean() if objective is None else objective @ losses),
+        empirical=float(losses.mean()),
         local_stability=local,
         stability=float((weights**2 * local).mean()),
         second_moment=float(_trace(slopes).mean()),

@@ -28,37 +28,27 @@ TOLERANCE = 1e-6
 
 def sgd(steps: int) -> Tensor:
     """Ones, ``(steps,)``: every gradient counts once (Li et al., 2026, before Corollary 2)."""
-    if steps < 1:
-        raise ValueError(f"steps is {steps}, expected at least 1")
     return torch.ones(steps, dtype=torch.float64)
 
 
 def momentum(steps: int, factor: float) -> Tensor:
     """Heavy-ball momentum, (1 − ρ^(K−k)) / (1 − ρ), as ``torch.optim.SGD`` without dampening."""
-    _check_share(factor, "factor")
-    left = torch.arange(len(sgd(steps)), 0, -1, dtype=torch.float64)
+    left = torch.arange(steps, 0, -1, dtype=torch.float64)
     return (1 - factor**left) / (1 - factor)
 
 
 def proximal(steps: int, pull: float) -> Tensor:
     """SGD that is pulled back to θ_0 at every step, (1 − α)^(K−1−k)."""
-    _check_share(pull, "pull")
-    later = torch.arange(len(sgd(steps)) - 1, -1, -1, dtype=torch.float64)
-    return (1 - pull) ** later
+    return (1 - pull) ** torch.arange(steps - 1, -1, -1, dtype=torch.float64)
 
 
 def effective(weights: Tensor, vectors: Sequence[Tensor]) -> tuple[float, Tensor]:
     """τ_eff and the surrogate weights ω, Eq. 14 of Li et al. (2026) for any merging weights."""
-    check_weights(weights)
+    if not bool((weights >= 0).all()) or abs(float(weights.sum()) - 1) > TOLERANCE:
+        raise ValueError("weights must not be negative, and sum to 1")
     lengths = torch.stack([vector.abs().sum() for vector in vectors])
     total = float(weights @ lengths)
     return total, weights * lengths / total
-
-
-def check_weights(weights: Tensor) -> None:
-    """Refuse merging weights, ``(T,)``, that are negative or do not sum to 1 (Assumption 4)."""
-    if not bool((weights >= 0).all()) or abs(float(weights.sum()) - 1) > TOLERANCE:
-        raise ValueError("weights must not be negative, and sum to 1")
 
 
 def chi_square(weights: Tensor) -> float:
@@ -107,20 +97,13 @@ class Training(Brief):
         return effective(self.weights, self.vectors)
 
 
-def _check_share(value: float, name: str) -> None:
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} is {value}, expected at least 0 and less than 1")
-
-
-def adam_weights(
-    gradients: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
-) -> Tensor:
+def adam_weights(gradients: Tensor) -> Tensor:
     """The weights a_kj of Adam with a constant rate and without weight decay, ``(K, d)``."""
-    first, second = betas
+    first, second = 0.9, 0.999
     moment, shares = torch.zeros_like(gradients[0]), []
     for k, gradient in enumerate(gradients, start=1):
         moment = second * moment + (1 - second) * gradient.square()
-        root = (moment / (1 - second**k)).sqrt() + eps
+        root = (moment / (1 - second**k)).sqrt() + 1e-8
         shares.append((1 - first) / (1 - first**k) / root)
     later, weights = torch.zeros_like(moment), []
     for share in reversed(shares):
@@ -129,21 +112,9 @@ def adam_weights(
     return torch.stack(weights[::-1])
 
 
-@dataclass(frozen=True, repr=False)
-class AdamSteps(Brief):
-    """How far Adam is from a vector a."""
-
-    mean: Tensor  # of each step's weights over the coordinates, ``(K,)``, in units of 1/gradient
-    spread: Tensor  # standard deviation of these over their mean; 0 if there is a vector a
-    residual: float  # the share of ‖θ_K − θ_0‖ outside the span of the gradients, 0..1
-
-
-def adam_steps(gradients: Tensor) -> AdamSteps:
-    """The weights of `adam_weights` in short, and what no combination of the gradients reaches."""
-    weights = adam_weights(gradients).double()
-    mean = weights.mean(1)
-    spread = weights.std(1, correction=0) / mean
-    return AdamSteps(mean, spread, outside((weights * gradients).sum(0), gradients))
+def adam_residual(gradients: Tensor) -> float:
+    """The share of Adam's ‖θ_K − θ_0‖ outside the span of the gradients, 0..1."""
+    return outside((adam_weights(gradients).double() * gradients).sum(0), gradients)
 
 
 def outside(vector: Tensor, directions: Tensor) -> float:

@@ -156,11 +156,10 @@ def test_rademacher_is_the_supremum_over_directions() -> None:
 
 
 def test_the_terms_of_theorem_4() -> None:
-    common = {"largest": 2.0, "level": 0.1}
-    printed = risk_bound(0.3, 1.0, 0.05, 50, combined=0.4, form="printed", **common)
-    assert printed == pytest.approx(0.3 + 4 + 0.1 + 6 * math.sqrt(math.log(40) / 100) + 0.4)
-    repaired = risk_bound(0.3, 0.2, 0.05, 50, **common)  # type: ignore[arg-type]
-    assert repaired == pytest.approx(0.3 + 0.4 + 0.1 + 6 * math.sqrt(math.log(20) / 100))
+    printed = risk_bound(0.3, 1.0, 0.05, 50, form="printed")
+    assert printed == pytest.approx(0.3 + 2 + 0.1 + 3 * math.sqrt(math.log(80) / 100))
+    repaired = risk_bound(0.3, 0.2, 0.05, 50)
+    assert repaired == pytest.approx(0.3 + 0.2 + 0.1 + 3 * math.sqrt(math.log(40) / 100))
 
 
 def test_two_atoms_reach_the_repaired_distance_term() -> None:

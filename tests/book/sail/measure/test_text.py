@@ -67,8 +67,6 @@ def test_nobody_trains_on_what_is_held_out(corpus: Corpus) -> None:
     block = encode(words(1)).view(75, 40)[parts.train[0] - 75]
     assert split.inputs.flatten().tolist() == [*block[:16].tolist(), *block[17:33].tolist()]
     assert torch.equal(split.labels[:, :-1], split.inputs[:, 1:])
-    with pytest.raises(ValueError, match="0 blocks of a part are held out"):
-        corpus.parted(parts.train)
 
 
 def test_ends_of_a_sweep_are_the_sources(corpus: Corpus) -> None:
@@ -155,10 +153,6 @@ def test_every_start_has_the_best_of_its_rates() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'steps'"):
         planned("default", {"steps": 3})
-    with pytest.raises(ValueError, match=r"expected 0, 0\.5 and 1 among them"):
-        planned("default", {"gammas": [0.0, 1.0]})
-    with pytest.raises(ValueError, match="holds no window"):
-        planned("default", {"block": 64})
     with pytest.raises(ValueError, match="studies of texts take no model, got 'gpt'"):
         studies.texts_of(Run(REGISTERED["gamma_sweep"], "names", 0, model="gpt"))
     with pytest.raises(ValueError, match="start is 'common', expected 'shared' or 'own'"):
@@ -325,9 +319,6 @@ def test_distances_from_an_optimum_by_hand(corpus: Corpus) -> None:
     tables = studies.text_nearness(Texts(4, texts), plan=SMALL)
     assert json.loads(json.dumps(tables, allow_nan=False)) == tables
     assert studies.text_nearness(Texts(4, texts), plan=SMALL) == tables
-    assert studies.text_nearness(Texts(4, texts), starts=["own"], plan=SMALL)["sources"] == [
-        row for row in tables["sources"] if row["start"] == "own"
-    ]
     parts = [corpus.parted(rows).train for rows in mean_thirds(corpus.blocks)]
     places = {("shared", 1): "shared", ("shared", 2): "shared", ("own", 1): "shared"}
     places["own", 2] = "own"
@@ -340,8 +331,6 @@ def test_distances_from_an_optimum_by_hand(corpus: Corpus) -> None:
         for name, state in (("parameters", source), ("random", fresh)):
             squares = (((state[key] - optimum[key]) ** 2).sum().item() for key in optimum)
             assert row[name] == pytest.approx(sum(squares), rel=1e-5)
-    with pytest.raises(ValueError, match="start is 're-basin', expected 'shared' or 'own'"):
-        studies.text_nearness(Texts(4, texts), starts=["re-basin"], plan=SMALL)
 
 
 def test_without_training_a_shared_start_is_the_optimum_and_others_are_random() -> None:

@@ -218,27 +218,3 @@ def test_the_probe_of_labels_with_gaps() -> None:
     gaps = torch.tensor([2, 5, 40])
     renamed = (Split(part.inputs, gaps[part.labels]) for part in (train, test))
     assert linear_probe(*renamed) == linear_probe(train, test)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"batch_size": 1}, ValueError, "20 pictures in batches of 1 give a batch of one"),
-        ({"batch_size": 19}, ValueError, "20 pictures in batches of 19 give a batch of one"),
-        ({"inputs": pictures(20).byte()}, TypeError, "pictures are torch.uint8, expected floats"),
-        ({"inputs": pictures(20)[..., :16]}, ValueError, r"shape \(20, 3, 32, 16\), expected"),
-    ],
-)
-def test_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    given = {"inputs": pictures(20), **options}
-    with pytest.raises(error, match=message):
-        learn(make_body(), **given)
-
-
-def test_a_single_picture_and_strange_probes_are_refused() -> None:
-    network = BYOL(make_body(), 8)
-    with pytest.raises(ValueError, match="more than 1 value per channel"):
-        network.loss(*two_views(pictures(1), torch.Generator()))
-    train = drawn_features(10, 0)
-    with pytest.raises(ValueError, match="class 7 of the test rows is not among the training"):
-        linear_probe(train, Split(train.inputs[:1], torch.tensor([7])))

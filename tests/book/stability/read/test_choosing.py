@@ -88,7 +88,7 @@ def test_early_on_fednova_is_the_average_of_equal_experts(monkeypatch: pytest.Mo
 
 
 def test_the_explorers_terms_add_up() -> None:
-    tasks = choosing.first(aligned_tasks(seed=2), 3)
+    tasks = choosing.first(aligned_tasks(2), 3)
     plan = Training.alike(3, 30, 0.05, batch=4, examples=50)
     sums = {group: sum(parts.values()) for group, parts in terms(tasks, plan).items()}
     expected = totals(tasks, plan)

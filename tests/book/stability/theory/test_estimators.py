@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergebook.stability.theory import estimators
-from mergebook.stability.theory.steps import adam_steps, adam_weights, outside
+from mergebook.stability.theory.steps import adam_residual, adam_weights, outside
 from mergebook.stability.theory.task_loss import TaskLoss, task_losses
 from mergebook.suites.models import MLP, VisionTransformer
 from mergelib.problems.examples import Examples
@@ -109,8 +109,8 @@ def test_derivatives_of_a_transformer() -> None:
 def test_smoothness_is_the_largest_eigenvalue_whatever_its_sign() -> None:
     for values in ((3, 1, 0.5, -2), (1, 0.5, -4, 0.1), (2, -2, 1, 0), (0, 0, 0, 0)):
         task = quadratic(indefinite(*values), gaussian(4, seed=1), gaussian(5, 4))
-        found = estimators.smoothness([task], steps=200, tolerance=1e-12)
-        assert found == pytest.approx(max(map(abs, values)), rel=1e-6)
+        found = estimators.smoothness([task], steps=200)
+        assert found == pytest.approx(max(map(abs, values)), rel=1e-2)
 
 
 def test_smoothness_is_never_too_large_and_of_the_mean_of_tasks() -> None:
@@ -119,7 +119,7 @@ def test_smoothness_is_never_too_large_and_of_the_mean_of_tasks() -> None:
     truth = float(torch.linalg.eigvalsh((first + second) / 2).abs().max())
     for steps in (1, 2, 5, 100):
         assert estimators.smoothness(tasks, steps=steps) <= truth * (1 + 1e-12)
-    assert estimators.smoothness(tasks, steps=100, tolerance=1e-9) == pytest.approx(truth)
+    assert estimators.smoothness(tasks, steps=100) == pytest.approx(truth, rel=1e-2)
 
 
 def test_smoothness_of_single_examples() -> None:
@@ -149,9 +149,7 @@ def test_smoothness_of_a_network_is_that_of_its_whole_hessian() -> None:
     part = TaskLoss(bias, loss, task.examples)
     hessian = torch.autograd.functional.hessian(total, bias["layers.0.bias"])
     truth = float(torch.linalg.eigvalsh(hessian).abs().max())
-    assert estimators.smoothness([part], steps=200, tolerance=1e-7) == pytest.approx(
-        truth, rel=1e-3
-    )
+    assert estimators.smoothness([part], steps=200) == pytest.approx(truth, rel=1e-2)
 
 
 # Noise
@@ -164,10 +162,7 @@ def test_noise_gives_that_of_every_batch_size() -> None:
     away = slopes - slopes.mean(0)
     for b in (1, 2, 3, 6):
         batches = [away[list(rows)].mean(0).square().sum() for rows in combinations(range(7), b)]
-        assert noise.square.value * (7 - b) / (b * 7) == pytest.approx(
-            float(sum(batches)) / len(batches)
-        )
-    assert noise.square.plug_in == pytest.approx(float(away.square().sum(1).mean()))
+        assert noise.square * (7 - b) / (b * 7) == pytest.approx(float(sum(batches)) / len(batches))
     assert noise.largest == pytest.approx(float(away.norm(dim=1).max()))
 
 
@@ -180,9 +175,7 @@ def test_noise_of_a_regression_with_known_noise() -> None:
         return gap.square() / 2
 
     task = TaskLoss({"w": truth}, loss, Examples(inputs, inputs @ truth + errors), 1000)
-    found = estimators.gradient_noise(task).square
-    assert abs(found.value - 0.36) < 2 * found.half_width
-    assert found.half_width < 0.03
+    assert estimators.gradient_noise(task).square == pytest.approx(0.36, rel=0.1)
 
 
 # Distances
@@ -201,7 +194,6 @@ def test_distances_without_noise_are_closed_forms() -> None:
     apart = ((centres - centres.mean(0)) @ hessian).square().sum(1)
     found = estimators.heterogeneity(table)
     assert [each.value for each in found] == pytest.approx(apart.tolist())
-    assert max(each.half_width for each in found) < 1e-9
     weights = many(0.5, 0.2, 0.3)
     around = pulls - weights @ pulls
     kappa = estimators.dissimilarity(table, weights)
@@ -222,7 +214,6 @@ def test_split_parts_are_unbiased_where_the_plug_in_is_not() -> None:
     biased = (1 - 1 / 3) * 5 / 4
     assert float(plugged.mean()) == pytest.approx(biased, rel=0.1)
     assert biased > 10 * error
-    assert math.isnan(estimators.heterogeneity(tables[0][:, :2, :, :2])[0].half_width)
 
 
 def test_two_parts_are_the_split_halves() -> None:
@@ -230,15 +221,6 @@ def test_two_parts_are_the_split_halves() -> None:
     apart = gradients - gradients.mean(0)
     found = [each.value for each in estimators.heterogeneity(products_of(gradients))]
     assert found == pytest.approx((apart[:, 0] * apart[:, 1]).sum(1).tolist())
-
-
-def test_intervals_cover_the_truth() -> None:
-    centres, covered = 2 * gaussian(3, 1, 5, seed=9), 0
-    truth = float((centres - centres.mean(0)).square().sum(2)[1, 0])
-    for seed in range(500):
-        found = estimators.heterogeneity(products_of(centres + gaussian(3, 8, 5, seed=seed)))[1]
-        covered += abs(found.value - truth) <= found.half_width
-    assert 0.9 * 500 <= covered <= 0.99 * 500
 
 
 def test_s21_the_second_moment_is_least_around_the_mean() -> None:
@@ -283,28 +265,24 @@ def test_pl_constant_of_a_quadratic() -> None:
 def test_weights_of_adam_are_those_of_pytorch() -> None:
     gradients, start = gaussian(12, 5), gaussian(5, seed=1)
     parameter = nn.Parameter(start.clone())
-    optimiser = torch.optim.Adam([parameter], lr=0.1, betas=(0.8, 0.95), eps=1e-3)
+    optimiser = torch.optim.Adam([parameter], lr=0.1)
     for gradient in gradients:
         parameter.grad = gradient.clone()
         optimiser.step()
-    weights = adam_weights(gradients, (0.8, 0.95), 1e-3)
+    weights = adam_weights(gradients)
     torch.testing.assert_close(start - 0.1 * (weights * gradients).sum(0), parameter.detach())
 
 
 def test_s14_adams_step_is_no_combination_of_its_gradients() -> None:
     """(1, 0.01) becomes (1, 1), whose part across it is 0.99/(√2 · ‖(1, 0.01)‖)."""
-    steps = adam_steps(many(1, 0.01)[None])
-    assert steps.residual == pytest.approx(0.99 / math.sqrt(2 * 1.0001))
-    assert float(steps.mean) == pytest.approx((1 + 100) / 2, rel=1e-4)
-    assert float(steps.spread) == pytest.approx(99 / 101, rel=1e-4)
+    residual = adam_residual(many(1, 0.01)[None])
+    assert residual == pytest.approx(0.99 / math.sqrt(2 * 1.0001))
 
 
 def test_where_adam_has_a_vector() -> None:
     """Coordinates with gradients of one size: one weight for all, and a step in their span."""
     signs = torch.sign(gaussian(6))
-    steps = adam_steps(gaussian(4, 1, seed=1).abs() * signs)
-    assert steps.residual < 1e-9
-    assert float(steps.spread.max()) < 1e-6
+    assert adam_residual(gaussian(4, 1, seed=1).abs() * signs) < 1e-9
 
 
 def test_what_lies_outside() -> None:

@@ -60,16 +60,6 @@ def test_lengths_are_those_of_fednova() -> None:
         )
 
 
-def test_adams_step_is_no_combination_of_its_gradients() -> None:
-    theta = nn.Parameter(torch.zeros(2, dtype=torch.float64))
-    theta.grad = torch.tensor([1.0, 0.01], dtype=torch.float64)
-    slope = theta.grad.clone()
-    torch.optim.Adam([theta], lr=1.0).step()
-    step = theta.detach()
-    outside = step - (step @ slope) / (slope @ slope) * slope
-    assert outside.norm() / step.norm() == pytest.approx(0.70, abs=0.01)
-
-
 def test_a_merge_of_networks_is_one_step_on_the_surrogate() -> None:
     torch.manual_seed(0)
     shape = [nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)]
@@ -127,9 +117,6 @@ def test_the_printed_divergence_is_never_smaller(parts: list[float]) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: sgd(0), "at least 1"),
-        (lambda: momentum(3, 1.0), "factor"),
-        (lambda: proximal(3, -0.1), "pull"),
         (lambda: effective(torch.tensor([0.5, 0.6]), [sgd(1), sgd(1)]), "sum to 1"),
         (lambda: Training.alike(2, 3, 0.1, batch=9, examples=8), "batch"),
         (lambda: Training.alike(2, 3, 0.0, batch=1, examples=8), "learning_rate"),
