@@ -363,10 +363,10 @@ def accuracy(state, examples=validation):
 grid = {"scale": [0.2, 0.4, 0.6]}
 found = ml.search("task_arithmetic", experts, pretrained=start, score=accuracy, grid=grid)
 
-by_hand, scale = start.state_dict(), found.best["scale"]
 for key, weight in start.state_dict().items():
-    by_hand[key] = weight + scale * sum(expert.state_dict()[key] - weight for expert in experts)
-assert abs(accuracy(by_hand) - found.score) < 0.015
+    updates = [expert.state_dict()[key] - weight for expert in experts]
+    assert close(found.state[key], weight + found.best["scale"] * sum(updates))
+assert accuracy(found.state) == found.score
 print(found.best, f"test accuracy: {accuracy(found.state, test):.2f}")
 found.table
 
@@ -379,7 +379,8 @@ found.table
 # side. The result equals that of `ml.merge` bit for bit. `--device cuda` computes on a GPU.
 #
 # ```bash
-# mergelib merge task_arithmetic a/ b/ c/ -p large/ -o merged/ --device cuda
+# mergelib merge task_arithmetic a.safetensors b.safetensors c.safetensors \
+#   -p large.safetensors -o m.safetensors --set scale=0.3 --device cuda
 # ```
 
 # %% tags=["hide-input"]
@@ -416,7 +417,8 @@ if streamed.peak_bytes is not None:  # on Linux
 # where gradients do not depend on the weights, as in this check, and approximates one elsewhere.
 #
 # ```bash
-# mergelib merge wsm step-0/ step-1/ step-2/ step-3/ -o decayed/ --set decay=1-sqrt
+# mergelib merge wsm step-0.safetensors step-1.safetensors step-2.safetensors \
+#   step-3.safetensors -o decayed.safetensors --set decay=1-sqrt
 # ```
 
 
