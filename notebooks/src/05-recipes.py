@@ -35,8 +35,8 @@ if importlib.util.find_spec("mergebook") is None:
 # | a trained model that is too small | {ref}`Grow a trained model <recipe-grow>` |
 #
 # The code runs on tiny models with random weights, which the folded cells make. Replace their folders by your own. Each
-# command and the Python call below it write the same model. A merge that would be wrong is refused before anything is
-# written, and [](../book/errors.md) explains the message.
+# command and the Python call below it write the same model. A merge that would be wrong is refused, or causes a warning;
+# [](../book/errors.md) explains the messages.
 
 # %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
@@ -143,7 +143,9 @@ for key, code in by_hand.state_dict().items():
     code = code[: len(base[key])]  # all rows but that of <call>
     code.copy_(base[key] + 0.5 * (maths[key] - base[key]) + 0.5 * (code - base[key]))
 print("tokens:", chat.config.vocab_size, "shards:", len([*Path("chat").glob("*.safetensors")]))
-print("logits are those of a merge by hand:", close(chat(text).logits, by_hand(text).logits, 0.03))
+print(
+    "logits equal those of a merge by hand:", close(chat(text).logits, by_hand(text).logits, 0.03)
+)
 
 # %% [markdown]
 # (recipe-lora)=
@@ -183,10 +185,9 @@ for lora in loras:
     for key, weight in by_hand.state_dict().items():
         weight += applied[key] - base[key]
 logits = by_hand(short).logits
-print("full model as by PEFT and hand:", close(full(short).logits, logits))
-print(
-    f"one adapter of rank {table['rank'].max():.0f}:", close(adapted("sum")(short).logits, logits)
-)
+print("the full model equals PEFT's models added by hand:", close(full(short).logits, logits))
+rank = table["rank"].max()
+print(f"the adapter of rank {rank:.0f} does, too:", close(adapted("sum")(short).logits, logits))
 
 # %% [markdown]
 # (recipe-resnet)=
@@ -230,10 +231,10 @@ cars.load_state_dict(state | head)
 in_memory = ml.merge("tsv", [load("cars"), load("pets")], pretrained=load("backbone"), **options)
 averaged = both.forward_features(images)
 both.load_state_dict(in_memory)
-print("timm reads the merge in memory:", close(averaged, both.forward_features(images)))
+print("features equal those of a merge in memory:", close(averaged, both.forward_features(images)))
 exact = copy.deepcopy(cars).train().forward_features(images)  # with the batch's own statistics
 for name, features in {"measured": cars.forward_features(images), "averaged": averaged}.items():
-    print(f"right with {name} statistics:", close(features, exact, 0.05))
+    print(f"features are right with {name} statistics:", close(features, exact, 0.05))
 
 # %% [markdown]
 # (recipe-sentences)=
@@ -267,7 +268,7 @@ for weight, one, two in zip(by_hand.parameters(), news.parameters(), law.paramet
     weight.data += 0.3 * (one.data - weight.data) + 0.3 * (two.data - weight.data)
 sentences = ["the cat sees two", "one dog"]
 vectors = merged.encode(sentences)
-print(vectors.shape, "as by hand:", close(vectors, by_hand.encode(sentences)))
+print("embeddings equal those computed by hand:", close(vectors, by_hand.encode(sentences)))
 
 # %% [markdown]
 # (recipe-yaml)=
@@ -275,12 +276,8 @@ print(vectors.shape, "as by hand:", close(vectors, by_hand.encode(sentences)))
 #
 # A list of values is a gradient from the first layer to the last, and a `filter` chooses tensors by their names. Tensors outside
 # layers get the first value of a gradient. Paths are relative to the recipe. An unknown field is refused with its line, and
-# so are stacked layers (`slices`). {ref}`The reference <recipes>` lists the other differences from mergekit. The output folder keeps the
-# recipe.
-#
-# ```bash
-# mergelib run recipe.yml -o from_recipe/
-# ```
+# so are stacked layers (`slices`). {ref}`The reference <recipes>` lists the other differences from mergekit. The output folder
+# keeps the recipe.
 
 # %% tags=["hide-input"]
 moved(llama, 3).save_pretrained("one")
@@ -302,6 +299,11 @@ models:
 Path("recipe.yml").write_text(RECIPE)
 display(Markdown(f"```yaml{RECIPE}```"))
 
+# %% [markdown]
+# ```bash
+# mergelib run recipe.yml -o from_recipe/
+# ```
+
 # %% tags=["nbval-check-output"]
 ml.run_recipe("recipe.yml", "from_recipe")
 
@@ -312,7 +314,7 @@ for (name, weight), (first, second) in zip(by_hand.named_parameters(), pairs):
     factor = next(value for part, value in factors.items() if part in name)
     weight.data += 0.5 * (first.data - weight.data) + factor * (second.data - weight.data)
 merged = AutoModelForCausalLM.from_pretrained("from_recipe")
-print("logits as by hand:", close(merged(short).logits, by_hand(short).logits))
+print("logits equal those computed by hand:", close(merged(short).logits, by_hand(short).logits))
 
 # %% [markdown]
 # (recipe-search)=
