@@ -36,7 +36,7 @@ if importlib.util.find_spec("mergebook") is None:
 #
 # The code runs on tiny models with random weights, which the folded cells make. Replace their folders by your own. Each
 # command and the Python call below it write the same model. A merge that would be wrong is refused, or causes a warning;
-# [](../book/errors.md) explains the messages.
+# [](../book/errors.md) explains the messages. In the checks, `close` compares two arrays.
 
 # %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
