@@ -17,6 +17,7 @@ MINUTES_A_FIGURE = 0.5
 LOOKED_UP = (
     *("book/intro", "book/methods-map", "book/api", "book/command-line", "book/errors"),
     *("book/errata", "book/notation", "book/bibliography", "notebooks/90-claims-ledger"),
+    "notebooks/05-recipes",
     *("notebooks/13-cart-claims", "notebooks/25-frank-wolfe-claims", "notebooks/33-cogram-claims"),
     *("notebooks/47-stability-claims", "notebooks/59-sail-claims"),
 )

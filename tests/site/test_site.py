@@ -30,8 +30,8 @@ RAW_MARKUP = re.compile(
     re.VERBOSE | re.MULTILINE,
 )
 LINK = re.compile(r"""<a\b[^>]*?\bhref="([^"]+)""")
-# Pages whose first screen has the figure with their finding: all notebooks but this, and two more.
-LATER = ("23-frank-wolfe-proofs",)
+# Pages whose first screen has the figure with their finding: all notebooks but these, and two more.
+LATER = ("05-recipes", "23-frank-wolfe-proofs")
 NOTEBOOKS = sorted(file.stem for file in (ROOT / "notebooks/src").glob("*.py"))
 FINISHED = ["book/intro", "book/which-method"]
 FINISHED += [
