@@ -34,7 +34,8 @@ if importlib.util.find_spec("mergebook") is None:
 # | checkpoints of one training run | {ref}`Merge checkpoints of one run <recipe-run>` |
 # | a trained model that is too small | {ref}`Grow a trained model <recipe-grow>` |
 #
-# The code runs on tiny models with random weights, which the folded cells make. Replace their folders by your own. Each
+# The code runs on tiny models with random weights, which the folded cells make. Replace their folders by your own. It needs
+# transformers, PEFT, timm, Sentence-Transformers and PyYAML (`pip install peft timm sentence-transformers pyyaml`). Each
 # command and the Python call below it write the same model. A merge that would be wrong is refused, or causes a warning;
 # [](../book/errors.md) explains the messages. In the checks, `close` compares two arrays.
 
