@@ -66,8 +66,8 @@ def _readings(
 
 @lru_cache(maxsize=len(RESULTS) * len(READINGS))  # of T7 and of T8
 def _settings(load: Load, result: str, curvature: guides.Curvature) -> pd.DataFrame:
-    parts = (load(result, name) for name in ("merged", "experts"))
-    return guides.settings(*parts, _constants(load), curvature)
+    merged, experts = (load(result, name) for name in ("merged", "experts"))
+    return guides.settings(merged, experts, _constants(load), curvature)
 
 
 def _constants(load: Load) -> dict[str, pd.DataFrame]:

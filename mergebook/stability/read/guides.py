@@ -156,7 +156,7 @@ def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
     ``default``, the study's, after `DEFAULT_STEPS`; ``random``, the mean.
     """
     full = table[table["share"] == 1].set_index(KEYS).unstack("seed")
-    accuracy = full["accuracy"]
+    accuracy = pd.DataFrame(full["accuracy"])
     others = accuracy.rsub(accuracy.sum(axis=1), axis=0) / (accuracy.shape[1] - 1)
     lengths = np.log(full["progress"])
     usual = pd.Series({seed: lengths.loc[others[seed].idxmax(), seed] for seed in others})
