@@ -23,9 +23,9 @@ from mergebook.lab.measuring import Measurement, measure
 from mergebook.sail.measure.risk import risk
 
 try:
-    from joblib.externals import cloudpickle  # joblib's own copy, up to 1.5
+    from joblib.externals import cloudpickle as cloudpickle  # joblib's own copy, up to 1.5
 except ImportError:
-    import cloudpickle
+    import cloudpickle as cloudpickle
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
 FORK = multiprocessing.get_context("fork")
