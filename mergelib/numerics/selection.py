@@ -67,8 +67,8 @@ def _search(
                 return []
             if found:
                 bits = bits[bits >> (shift + DIGIT) == found[t]]
-            digits = torch.bincount(bits >> shift & 2**DIGIT - 1, minlength=2**DIGIT)
-            counts[t] = digits.to(counts[t].device) + counts[t] if t in counts else digits
+            digits = (bits >> shift).bitwise_and_(2**DIGIT - 1).bincount(minlength=2**DIGIT)
+            counts[t] = digits.to(counts[t].device).add_(counts[t]) if t in counts else digits
         if not counts:
             raise ValueError("no entries to select the largest from")
         densities = per_expert("density", density, len(counts))

@@ -125,16 +125,16 @@ def nearswap(experts: Sequence[Tensor], pretrained: Tensor, *, t: NotNegative = 
 
 def importance(expert: Tensor, pretrained: Tensor) -> Tensor:
     """Return |τ| times its row's KL(softmax θ_t, softmax θ_0), in float64, unlike mergekit's."""
-    p, q = (rows.double().softmax(-1) + 1e-8 for rows in (expert, pretrained))
-    divergence = (p * (p / q).log()).sum(-1, keepdim=True)
-    return (expert - pretrained).abs() * divergence.to(expert.dtype)
+    p, q = (rows.double().softmax(-1).add_(1e-8) for rows in (expert, pretrained))
+    divergence = (p / q).log_().mul_(p).sum(-1, keepdim=True)
+    return (expert - pretrained).abs_().mul_(divergence.to(expert.dtype))
 
 
 def fence(expert: Tensor, pretrained: Tensor) -> float:
     """Return median + 1.5 · interquartile range of the `importance` of a tensor's entries."""
     n, dtype = expert.numel(), precision([expert], pretrained)
     rows = [each.reshape(len(each) if each.dim() > 1 else 1, -1) for each in (expert, pretrained)]
-    step = max(1, CHUNK // rows[0].shape[1])
+    step = max(1, 4 * CHUNK // rows[0].shape[1])  # as many as a pass has counts
 
     def scores() -> Iterator[tuple[list[Tensor], None]]:
         for some in (slice(start, start + step) for start in range(0, len(rows[0]), step)):

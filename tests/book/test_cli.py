@@ -38,10 +38,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small suites and one epoch."""
+def quick(monkeypatch: pytest.MonkeyPatch, tiny: str) -> None:
+    """Small suites, one epoch, and a tiny network that is pretrained on one set."""
     monkeypatch.setattr(suites, "load_suite", partial(suites.load_suite, profile="smoke"))
-    family = replace(FAMILIES["digits"], recipe=Recipe(epochs=1), model="vit_small")
+    family = replace(FAMILIES["digits"], recipe=Recipe(epochs=1), model=tiny)
     monkeypatch.setitem(FAMILIES, "digits", family)
 
 
@@ -115,7 +115,7 @@ def test_study(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     output = tmp_path / "results" / "digits2.json"
     grids = 'grids={"average": {}, "ties": {"scale": [1.0]}}'
     options = ["--suite", "digits2", "--seeds", "2", "--profile", "smoke", "--set", grids]
-    options += ["--model", "vit_small"]
+    options += ["--model", "tiny"]
     one = ["--seeds", "1", "--tasks", "digits_low", "--set", "methods=average"]
     succeed(run, "measure", "baselines", *options[:6], *one, "-o", output)
     assert {row["task"] for row in read_result(output)["test"]} == {"digits_low"}
@@ -150,7 +150,7 @@ def test_a_result_of_the_book_is_measured_again(
     """By its name alone, into results/; then one more seed, into the same file."""
     monkeypatch.chdir(tmp_path)
     table: dict[str, Any] = {"study": "interference", "suite": "digits2", "seeds": 1}
-    table |= {"model": "vit_small", "settings": {"rank_ratios": [0.5]}}
+    table |= {"model": "tiny", "settings": {"rank_ratios": [0.5]}}
     monkeypatch.setattr("mergebook.lab.catalogue.entries", lambda: {"low": table})
     monkeypatch.setattr(
         "mergebook.lab.runner.load_suite", partial(suites.load_suite, profile="smoke")
@@ -167,6 +167,7 @@ def test_a_result_of_the_book_is_measured_again(
     assert "name the file to write" in fail(run, "measure", "low", "--set", "rank_ratios=[0.4]")
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_study_at_several_points(run: Run, tmp_path: Path) -> None:
     output = tmp_path / "scaling.json"
     few = ("groups=1", "size=2", "rivals=[]", "pictures=5", "seen=5")

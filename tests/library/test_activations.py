@@ -107,14 +107,14 @@ def gratings(count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Noisy waves in eight directions, which are the classes."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, 8, (count,), generator=generator)
-    along = torch.linspace(0, 4 * math.pi, 32)
+    along = torch.linspace(0, 2 * math.pi, 16)
     y, x = torch.meshgrid(along, along, indexing="ij")
     angles, phases = (
         each.view(-1, 1, 1)
         for each in (labels * math.pi / 8, 2 * math.pi * torch.rand(count, generator=generator))
     )
     waves = torch.sin(angles.cos() * x + angles.sin() * y + phases).unsqueeze(1)
-    return waves + 1.5 * torch.randn(count, 3, 32, 32, generator=generator), labels
+    return waves + 1.5 * torch.randn(count, 3, 16, 16, generator=generator), labels
 
 
 def test_a_soup_of_three_timm_resnets() -> None:

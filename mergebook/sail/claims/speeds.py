@@ -58,8 +58,7 @@ def measured(
     no role. If all values are the same, as where no step is known, their sign is tested instead.
     """
     speeds = speed_ups(rows)
-    speed, *sides = (pick(speeds, name, keys=keys) for name in VALUES)
-    shares = pd.DataFrame({name: [side.mean()] for name, side in zip(SIDES, sides, strict=True)})
+    shares = speeds[[*SIDES]].astype(float).mean().to_frame().T
     rarely, rival_rarely, early, rival_early = wanting(shares).iloc[0]
     least: Limit = "least" if rival_rarely or early else ""
     most: Limit = "most" if rarely or rival_early else ""
@@ -67,7 +66,7 @@ def measured(
     words = WORDS[limit]
     if early or rival_early:
         words = words.replace(")", ": one side is there at the first reading)")
-    values = matrix(speed)
+    values = matrix(pick(speeds, "speed", keys=keys))
     if np.ptp(values) >= 1e-9:
         return {"what": says + words, "values": values, "limit": limit}
     signs = (values.reshape(len(values), -1).mean(1) > 0).astype(float)

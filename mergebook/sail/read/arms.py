@@ -85,10 +85,8 @@ def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
         budget = cell.loc[cell["arm"] == "scratch", "flops"].max()
         goals = goals_for(str(where["modality"]), str(where["size"]), str(where["target"]))
         for arm, curve in cell.sort_values("step").groupby("arm"):
-            ends = {
-                name: float(np.interp(budget, curve["flops"], curve[column]))
-                for name, column in _ENDS.items()
-            }
+            flops = curve["flops"].to_numpy()
+            ends = {k: float(np.interp(budget, flops, curve[v])) for k, v in _ENDS.items()}
             costs = {name: float(curve[name].iloc[0]) for name in FLOPS}
             rows.append({**where, "arm": arm, **ends, **costs, **steps_of(curve, goals)})
     return pd.DataFrame(rows)
@@ -142,8 +140,9 @@ def speed_ups(
     table: pd.DataFrame, goal: str, account: Account, own: str, rival: str = "scratch"
 ) -> pd.DataFrame:
     """`reached.speed_ups` of an arm over another, in the cells that have such a goal."""
-    places = table[["modality", "size", "target"]].itertuples(index=False, name=None)
-    table = table[[goal in goals_for(*map(str, place)) for place in places]]
+    places = [*zip(*(table[name] for name in ("modality", "size", "target")), strict=True)]
+    having = {place: goal in goals_for(*map(str, place)) for place in {*places}}
+    table = table[[having[place] for place in places]]
     if table.empty:
         return pd.DataFrame(columns=[*_CELL, "speed", *SIDES])
     return reached.speed_ups(table, goal, account, own, rival)

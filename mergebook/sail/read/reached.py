@@ -30,8 +30,9 @@ def speed_ups(
     """
     names = table["arm" if "arm" in table else "method"]
     keys = [name for name in KEYS if name in table]
+    varying = [name for name in keys if table[name].nunique(dropna=False) > 1] or keys
     table = table[[*keys, goal, "first_step", "last", *FLOPS]]
-    pairs = table[names == own].merge(table[names == rival], on=keys, suffixes=("", "_rival"))
+    pairs = table[names == own].merge(table[names == rival], on=varying, suffixes=("", "_rival"))
 
     def side(end: str) -> tuple[torch.Tensor, Any]:
         steps = pairs[goal + end].fillna(pairs["last" + end])

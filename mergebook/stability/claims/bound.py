@@ -8,7 +8,7 @@ is Lemma 3 as a law of how far an expert moves when one training example is repl
 """
 
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import pandas as pd
@@ -55,15 +55,23 @@ def _readings(
     load: Load, score: guides.Score
 ) -> Iterator[tuple[str, str, dict[str, Any], pd.DataFrame]]:
     """Words for the tasks, value of L, what checks are about, and `guides.settings` of merges."""
-    record = {name: load(CONSTANTS, name) for name in ("curvature", "gradients", "points")}
     for words, result in RESULTS.items():
-        merged, experts = (load(result, name) for name in ("merged", "experts"))
-        tables = {name: guides.settings(merged, experts, record, L) for name, L in READINGS.items()}
-        known = guides.starts(record, guides.merged_tasks(merged))
+        tables = {name: _settings(load, result, L) for name, L in READINGS.items()}
+        known = guides.starts(_constants(load), guides.merged_tasks(load(result, "merged")))
         tables[FITTED] = guides.fitted(tables["L = 1"], known, score)
         for reading, settings in tables.items():
             about = {"tasks": words.removesuffix(", ") or "eight tasks", "reading": reading}
             yield words, reading, about, settings
+
+
+@lru_cache(maxsize=len(RESULTS) * len(READINGS))  # of T7 and of T8
+def _settings(load: Load, result: str, curvature: guides.Curvature) -> pd.DataFrame:
+    merged, experts = (load(result, name) for name in ("merged", "experts"))
+    return guides.settings(merged, experts, _constants(load), curvature)
+
+
+def _constants(load: Load) -> dict[str, pd.DataFrame]:
+    return {name: load(CONSTANTS, name) for name in ("curvature", "gradients", "points")}
 
 
 def _forms(reading: str) -> list[tuple[str, tuple[str, Role]]]:

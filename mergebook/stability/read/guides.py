@@ -138,8 +138,8 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
     A rival has no direction of its own: it counts in the one that fits the other seeds.
     """
     names = [name for name in (*GUIDES, *PARTS, *RIVALS) if name in table]
-    groups = table.groupby("seed")[[*names, "loss"]]
-    found = pd.DataFrame(groups.apply(lambda g: g[names].corrwith(g["loss"], method="spearman")))
+    ranks = table.groupby("seed")[[*names, "loss"]].rank().groupby(table["seed"])
+    found = pd.DataFrame(ranks.apply(lambda g: g[names].corrwith(g["loss"])))
     for rival in RIVALS:
         others = (found[rival].sum() - found[rival]) / (len(found) - 1)
         found[rival] = found[rival] * np.sign(others)
@@ -155,25 +155,21 @@ def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
     ``elsewhere``, by other seeds' merges; ``validated``, by validation accuracy of all merges;
     ``default``, the study's, after `DEFAULT_STEPS`; ``random``, the mean.
     """
-    full = table[table["share"] == 1].set_index(["seed", *SETTING, "steps"])
-    accuracy = full["accuracy"].unstack("seed")
+    full = table[table["share"] == 1].set_index(KEYS).unstack("seed")
+    accuracy = pd.DataFrame(full["accuracy"])
     others = accuracy.rsub(accuracy.sum(axis=1), axis=0) / (accuracy.shape[1] - 1)
-    lengths = np.log(full["progress"]).unstack("seed")
+    lengths = np.log(full["progress"])
     usual = pd.Series({seed: lengths.loc[others[seed].idxmax(), seed] for seed in others})
-
-    def cost(column: str) -> pd.DataFrame:
-        return full[column].unstack("seed")
-
-    costs = {guide: cost(guide) for guide in GUIDES if guide in full}
+    costs = {guide: full[guide] for guide in GUIDES if guide in full}
     costs[HABIT] = (lengths - usual).abs().round(6)
-    costs |= {"search": -cost("train_accuracy"), "experts": -cost("validation_accuracy")}
-    costs |= {"experts_loss": cost("validation_loss"), "elsewhere": -others}
+    costs |= {"search": -full["train_accuracy"], "experts": -full["validation_accuracy"]}
+    costs |= {"experts_loss": full["validation_loss"], "elsewhere": -others}
     if "merge_validation" in full:
-        costs["validated"] = -cost("merge_validation")
+        costs["validated"] = -full["merge_validation"]
     default = pd.Series([(*USUAL.values(), DEFAULT_STEPS) == place for place in accuracy.index])
     costs["default"] = accuracy.mul(0).sub(default.to_numpy(dtype=float), axis=0)
     costs["random"] = accuracy.mul(0)
-    good = accuracy if value == "accuracy" else -cost("loss")
+    good = accuracy if value == "accuracy" else -full["loss"]
     taken = {name: good.where(each == each.min()).mean() for name, each in costs.items()}
     return pd.DataFrame({name: good.max() - mean for name, mean in taken.items()})
 

@@ -56,13 +56,12 @@ def moves_with_laws(record: Mapping[str, Any]) -> pd.DataFrame:
     ``printed`` is Lemma 3, ``repaired`` the bound for convex losses, both with σ² and ζ² as
     measured at the pretrained model, in the mean square, which favours both.
     """
-    noise = pd.DataFrame(record["noise"]).set_index(["seed", "task"])
+    moves, noise = (pd.DataFrame(record[name]) for name in ("moves", "noise"))
     keys = ["seed", "rate", "batch", "examples", "sampling", "steps"]
     rows = []
-    for key, part in pd.DataFrame(record["moves"]).groupby(keys, sort=False):
+    for key, part in moves.merge(noise, "left", ["seed", "task"]).groupby(keys, sort=False):
         named: dict[str, Any] = dict(zip(keys, key, strict=True))
-        own = noise.loc[[(named["seed"], task) for task in part["task"]]]
-        losses = _losses(math.nan, own)
+        losses = _losses(math.nan, part)
         own_plan = (named[name] for name in ("steps", "rate", "batch", "examples"))
         plan = Training.alike(len(part), *own_plan)
         epochs = named["sampling"] == "epochs"

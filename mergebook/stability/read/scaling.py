@@ -43,10 +43,8 @@ def gained(rows: pd.DataFrame, experts: pd.DataFrame) -> pd.DataFrame:
 
 def at(table: pd.DataFrame, **chosen: Any) -> pd.DataFrame:
     """The rows of the usual setting, but for what is chosen."""
-    for name, value in {**USUAL, **chosen}.items():
-        if value is not None:
-            table = table[table[name] == value]
-    return table
+    asked = {name: value for name, value in {**USUAL, **chosen}.items() if value is not None}
+    return table[np.logical_and.reduce([table[name] == value for name, value in asked.items()])]
 
 
 def spread(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
@@ -54,7 +52,7 @@ def spread(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataF
 
     Cells are means over groups: accuracies in per cent, losses with a minus.
     """
-    wide = rows.pivot_table(index=["seed", "task"], columns=column, values=value, aggfunc="mean")
+    wide = rows.groupby(["seed", "task", column])[value].mean().unstack(column)
     if wide.empty or wide.isna().any(axis=None):
         raise ValueError(f"not every seed and task was measured at every {column}")
     return wide * _sign(value)

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from mergebook.cli import app
 from mergebook.lab.catalogue import differences, entries, get_study, planned, stale_results
 from mergebook.lab.results import read_result, write_result
+from tests.book.lab.test_sweep import cloudpickle
 
 ROOT = Path(__file__).parents[3]
 RESULTS = {file.stem: file for file in (ROOT / "results").glob("*.json")}
@@ -45,9 +46,13 @@ def test_a_result_is_what_its_entry_says(name: str) -> None:
 
 
 def test_every_entry_can_be_measured() -> None:
+    """By another process as well, which gets its runs pickled."""
     for name, table in entries().items():
         if "study" in table:
-            assert planned(name).runs(), name
+            runs = planned(name).runs()
+            assert runs, name
+            sent = cloudpickle.loads(cloudpickle.dumps(runs))
+            assert [run.name for run in sent] == [run.name for run in runs]
 
 
 @pytest.mark.parametrize(

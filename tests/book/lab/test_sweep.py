@@ -20,12 +20,12 @@ import torch
 
 from mergebook.lab import sweep
 from mergebook.lab.measuring import Measurement, measure
-from mergebook.stability.measure.scaling import scaling
+from mergebook.sail.measure.risk import risk
 
 try:
-    from joblib.externals import cloudpickle  # joblib's own copy, up to 1.5
+    from joblib.externals import cloudpickle as cloudpickle  # joblib's own copy, up to 1.5
 except ImportError:
-    import cloudpickle
+    import cloudpickle as cloudpickle
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
 FORK = multiprocessing.get_context("fork")
@@ -175,7 +175,7 @@ def test_what_a_sweep_refuses(tmp_path: Path) -> None:
 def test_two_nodes_of_ray_give_the_same_tables(tmp_path: Path, two_nodes: Any) -> None:
     """Of runs one of which fails, and of a study, with as many threads as this process has."""
     two_nodes.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    runs = squares(tmp_path, 6, seconds=0.3)
+    runs = squares(tmp_path, 6, seconds=0.1)
     broken = tmp_path / "broken"
     broken.touch()
     runs[2] = Square(2, tmp_path / "log", broken=broken)
@@ -189,15 +189,8 @@ def test_two_nodes_of_ray_give_the_same_tables(tmp_path: Path, two_nodes: Any) -
     serial = sweep.map(squares(tmp_path, 6), folder=tmp_path / "serial", backend="serial")
     assert table(outcomes) == table(serial) == expected(6)
 
-    settings = {"steps": [1], "groups": 1, "size": 2, "rivals": (), "pictures": 8, "seen": 8}
-    plan = Measurement(
-        scaling,
-        "digits2",
-        range(1),
-        options={"profile": "smoke"},
-        settings={**settings, "batch_size": 4},
-        points=[{"learning_rate": rate} for rate in (1e-3, 4e-3)],
-    )
+    points = [{"examples": count} for count in (50, 100)]
+    plan = Measurement(risk, "gaussians", range(1), settings={"draws": 2}, points=points)
 
     def study(backend: sweep.Backend) -> dict[str, Any]:
         record = measure(plan, backend=backend, folder=tmp_path / f"study-{backend}")

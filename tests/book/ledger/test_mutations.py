@@ -71,7 +71,9 @@ def spoiled(comparison: Comparison, table: pd.DataFrame, way: str) -> pd.DataFra
     units = table[key] if key in table else pd.Series(range(len(table)))
     turns = 1.0 - 2.0 * (pd.factorize(units, sort=True)[0] % 2)
     sign = {"against": -np.ones(len(table)), "in turn": turns}.get(way, np.ones(len(table)))
-    out = table.astype(dict.fromkeys((first, second), float))
+    out = table.copy()  # lazily: columns that are left alone are shared
+    for name in {first, second}:
+        out[name] = out[name].astype(float)
     if comparison.kind == "correlation":
         out[first] = np.where(better, sign * out[second], out[first])
     elif comparison.kind == "fraction":
@@ -83,7 +85,7 @@ def spoiled(comparison: Comparison, table: pd.DataFrame, way: str) -> pd.DataFra
     else:
         for name in {first, second}:
             out[name] = out[name].fillna(out[name].max())
-        largest = out.loc[better | worse, [first, second]].abs().to_numpy().max()
+        largest = np.abs(out[[first, second]].to_numpy()[better | worse]).max()
         step = FAR * (largest + abs(comparison.bound) + 1)
         up = -sign if comparison.falling else sign
         if comparison.tolerance is not None and comparison.measure is None:

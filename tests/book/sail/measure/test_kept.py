@@ -22,7 +22,7 @@ from mergelib.evaluation.tasks import Split, Task
 from mergelib.hashing import stable_seed
 from tests.book.sail.measure.test_text import words
 
-QUICK: dict[str, Any] = {"source_steps": 20, "steps": 4, "further": 3, "map_rates": [1e-3, 1e-2]}
+QUICK: dict[str, Any] = {"source_steps": 12, "steps": 4, "further": 2, "map_rates": [1e-3, 1e-2]}
 
 
 def shades() -> Ground:
@@ -39,7 +39,7 @@ def shades() -> Ground:
 @pytest.fixture(scope="module")
 def tables() -> Tables:
     with pytest.MonkeyPatch.context() as patch:  # counting takes half of the time
-        patch.setattr(module, "loop_flops", lambda run, steps: 10**9)
+        patch.setattr(module, "loop_flops", lambda run, steps: 10**8)
         return kept(shades(), 0, **QUICK, rates=[1e-3])
 
 
