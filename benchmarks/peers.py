@@ -3,13 +3,15 @@
 Two cases: eight ViT-B/32 of torchvision as modules in memory, merged by this library and by
 FusionBench; and eight folders of a Llama of about that size, merged to a folder by this library
 and by mergekit. The *floor* is one pass: in memory a copy of the first and a sum in place of the
-others, of files one read of all and one write. Each measurement is a process of its own, the
-programs take turns, and all have the same number of threads. Needs mergekit and fusion-bench.
+others, of files one read of all and one write. Each measurement is a process of its own with at
+most `MEMORY_LIMIT`, the programs take turns, and all have the same number of threads; one that
+ends otherwise or takes longer than `TIME_LIMIT` has no numbers. Needs mergekit and fusion-bench.
 """
 
 import copy
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -30,6 +32,8 @@ from mergelib.io import load_state_dict, save_state_dict
 from mergelib.progress import progress
 
 COUNT = 8  # experts
+TIME_LIMIT = 150  # seconds, with the making of the models
+MEMORY_LIMIT = 16 * 2**30  # bytes of addresses
 # Of each case and method: this library's hyperparameters, then the peer's class or mergekit's name
 MEMORY: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "average": ({}, "SimpleAverageAlgorithm", {}),
@@ -123,7 +127,7 @@ def in_memory(who: str, method: str) -> Callable[[], Any]:
 
 def of_files(who: str, method: str, root: Path) -> Callable[[], Any]:
     """Return the call that merges folders."""
-    base, out = root / "base", root / f"out {who}"
+    base, out = root / "base", root / f"files {who}"
     experts = [root / f"expert{i}" for i in range(COUNT)]
     if who == "floor":
 
@@ -160,15 +164,29 @@ def once(case: str, who: str, method: str, root: Path) -> dict[str, Any]:
         seconds = time.perf_counter() - start
     if case == "memory":
         state = made.state_dict() if isinstance(made, nn.Module) else made
-        save_state_dict(state, root / f"out {who}" / "model.safetensors")
+        save_state_dict(state, root / f"memory {who}" / "model.safetensors")
     return {"seconds": seconds, "peak_bytes": cost.peak_bytes}
 
 
-def difference(root: Path, peer: str) -> float:
+def difference(root: Path, case: str, peer: str) -> float:
     """The distance of both results, in units of the length of this library's."""
-    own, other = (load_state_dict(root / f"out {who}") for who in ("mergelib", peer))
+    own, other = (load_state_dict(root / f"{case} {who}") for who in ("mergelib", peer))
     apart = sum(float((own[key] - other[key]).square().sum()) for key in own)
     return float((apart / sum(float(value.square().sum()) for value in own.values())) ** 0.5)
+
+
+def in_process(arguments: list[str]) -> dict[str, Any]:
+    """What `once` returns in a process of its own, or how that ended."""
+    command = [sys.executable, "-m", "benchmarks.peers", "--one", json.dumps(arguments)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT)
+    except subprocess.TimeoutExpired:
+        return {"ended": f"more than {TIME_LIMIT} s"}
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return {"ended": lines[-1] if lines else f"status {done.returncode}"}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def main(
@@ -179,6 +197,7 @@ def main(
 ) -> None:
     """Measure all methods that both sides have."""
     if one:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
         case, who, method, folder = json.loads(one)
         print(json.dumps(once(case, who, method, Path(folder))))
         return
@@ -190,19 +209,17 @@ def main(
             runs = [("floor", "floor"), *((who, m) for m in methods for who in ("mergelib", peer))]
             for repeat in progress(range(repeats), desc=case):
                 for who, method in runs:
-                    arguments = ["--one", json.dumps([case, who, method, name])]
-                    command = [sys.executable, "-m", "benchmarks.peers", *arguments]
-                    done = subprocess.run(command, capture_output=True, text=True, check=True)
-                    found = json.loads(done.stdout.splitlines()[-1])
+                    found = in_process([case, who, method, name])
                     row = {"case": case, "program": who, "method": method, "repeat": repeat}
-                    if who == peer:
-                        row["difference"] = difference(Path(name), peer)
+                    if who == peer and "ended" not in found:
+                        row["difference"] = difference(Path(name), case, peer)
                     rows.append(row | found)
     record = {
         "provenance": provenance(),
         "versions": {peer: version(peer) for peer in ("mergekit", "fusion-bench")},
         "threads": torch.get_num_threads(),
         "processors": os.cpu_count(),
+        "memory_limit": MEMORY_LIMIT,
         "experts": COUNT,
         "parameters": sum(p.numel() for p in networks()[0].parameters()),
         "test": rows,

@@ -378,7 +378,7 @@ table
 # In each of three rounds, the authors' released code does two things. An *oracle* picks one expert for each target task by a cosine with the gradient, and Adam learns a
 # coefficient for each tensor of each pick. The figure varies these parts one by one in a single round on the smaller ViT, with eight experts, four target tasks and 100 labels for each.
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "Points of mean test accuracy, on four target tasks, that each part of released Frank-Wolfe merging adds. Smaller ViT, eight experts, three seeds; 95 % intervals across seeds. The last row uses all training labels, and three rounds against one.", "name": "fig-taught-fw"}, "image": {"alt": "Five differences with intervals across three seeds. The oracle is 0 points above all experts, with a narrow interval. It is about 4 points above random picks, free coefficients are 4 points above the simplex, and coefficients per tensor 4 points above those per model, each with an interval that reaches zero. The released algorithm is 1.5 points above all experts."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Points of mean test accuracy, on four target tasks, that each part of released Frank-Wolfe merging adds. Smaller ViT, eight experts, five seeds; 95 % intervals across seeds. The last row uses all training labels, and three rounds against one.", "name": "fig-taught-fw"}, "image": {"alt": "Five differences with intervals across five seeds. The oracle is 0 points above all experts, within less than a point. It is about 6 points above random picks, free coefficients are 4 points above the simplex, coefficients per tensor 3 points above those per model, and the released algorithm 2 points above all experts; none of these four intervals contains zero."}}
 figure, ax = plt.subplots(figsize=(6.9, 2.9))
 ax.errorbar(fw["mean"], range(len(fw)), xerr=fw["half_width"], fmt="o", color=plots.BLUE, capsize=3)
 ax.axvline(0, color=plots.BLACK, lw=1)
@@ -398,8 +398,7 @@ display(
     Markdown(f"""
 In the first round the oracle picks the four target tasks' own experts in {100 * targets:.0f} % of the cases. Coefficients that are learned on all eight
 experts reach the same accuracy, {by_cell["all", "labels", "tensor", "free"]:.1f} %.
-Free coefficients are {text(fw.iloc[2])} points above coefficients that are positive and add up to one (the simplex), and one per tensor {text(fw.iloc[3])} points above one per model; three
-seeds do not settle either. The released algorithm is {text(fw.iloc[4])} points above one round with all experts, with three times as many steps.
+Free coefficients are {text(fw.iloc[2])} points above coefficients that are positive and add up to one (the simplex), and one per tensor {text(fw.iloc[3])} points above one per model. The released algorithm is {text(fw.iloc[4])} points above one round with all experts, with three times as many steps.
 If the coefficients minimise the entropy of unlabelled inputs, the oracle's picks are {text(by_entropy)} points above all experts.
 The pretrained model with heads fitted to the same 100 labels reaches {fw_heads[0]:.0f} %.
 """)
@@ -474,7 +473,9 @@ assert beyond["fitted"]["mean"].round().tolist() == [18, 4, 4, 9, 8]
 minilm = [frame.query("method == 'cart'")["accuracy"].mean() for frame in heads[[*NETWORKS][-1]]]
 assert minilm[0] > minilm[1] + 3
 assert abs(fw["mean"].iloc[1]) < 0.5
-assert fw["mean"].drop("oracle − all experts").between(1, 4.5).all()
+others = fw.drop("oracle − all experts")
+assert (others["mean"] > others["half_width"]).all()
+assert others["mean"].round().tolist() == [6, 4, 3, 2]
 for suite in ("imagenet", "vision", "glyphs"):
     assert closed[[f"{suite}{count}" for count in (8, 14, 20)]].is_monotonic_decreasing
 gained = by_steps["frozen"]["individual"]["mean"].diff().dropna()
