@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 import mergelib as ml
-from benchmarks import cogram, error_rates, merging, stacking
+from benchmarks import cogram, error_rates, merging, peers, stacking
 from mergebook.lab.results import read_result
 
 
@@ -91,3 +91,15 @@ def test_error_rates(tmp_path: Path) -> None:
     assert max(rates["crossed model"]) < min(rates["Student over seeds"])
     fractions = {(row["true"], row["verdict"]): row["fraction"] for row in report["verdicts"]}
     assert fractions[6, "holds"] == 1
+
+
+def test_this_librarys_side_of_the_comparison_with_peers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "COUNT", 2)
+    peers.write_folders(tmp_path, small=True)
+    for who, methods in {"floor": ["floor"], "mergelib": [*peers.FILES]}.items():
+        for method in methods:
+            assert peers.once("files", who, method, tmp_path)["seconds"] > 0
+            merged = ml.load_state_dict(tmp_path / f"files {who}")
+            assert merged.keys() == ml.load_state_dict(tmp_path / "base").keys()
