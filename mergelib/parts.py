@@ -183,7 +183,8 @@ def select(
 
 def _advice(selected: Set[str], expected: StateDict, expert: StateDict) -> str:
     """Return what to do about an expert that does not fit: widths, tokens, or keys to leave out."""
-    shapes = {k: (expert[k].shape, t.shape) for k, t in expected.items() if k in expert}
+    shared = expected.keys() & expert.keys()
+    shapes = {k: (getattr(expert[k], "shape", (0,)), expected[k].shape) for k in shared}
     tables = [pair for key, pair in shapes.items() if names_table(key)]
     if any(own[1:] != other[1:] for own, other in tables):
         return _WIDTHS
@@ -191,7 +192,7 @@ def _advice(selected: Set[str], expected: StateDict, expert: StateDict) -> str:
         return _TOKENS
     differing = {key for key, (own, other) in shapes.items() if own != other}
     differing |= (expected.keys() ^ expert.keys()) & selected
-    fitting = {key.rpartition(".")[0] for key in expected.keys() & expert.keys() - differing}
+    fitting = {key.rpartition(".")[0] for key in shared - differing}
     modules = {(key.rpartition(".")[0], key) for key in differing}
     patterns = {key if not head or head in fitting else f"{head}.*" for head, key in modules}
     few = len(patterns) <= SHOWN and len(differing) < len(expected)

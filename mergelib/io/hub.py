@@ -29,7 +29,7 @@ def fetch(model: AnyPath) -> Path:
     try:
         commit = revision or None
         folder = Path(snapshot_download(name, revision=commit, allow_patterns=_FILES))
-        if not any(folder.rglob("*.safetensors")):
+        if not any(folder.glob("*.safetensors")):
             snapshot_download(name, revision=commit, allow_patterns=["pytorch_model*"])
     except (OSError, ValueError) as error:  # no such model or no such name, no network, no disk
         reason = " ".join(str(error).split())

@@ -195,5 +195,8 @@ def test_heads_that_differ_are_told_what_to_do() -> None:
     ):
         with pytest.raises(ValueError, match=r"as in \w.*; .* out with exclude=\['head'\]$"):
             call()
+    noted: Any = [{**experts[0], "note": torch.ones(1)}, {**experts[1], "note": "a text"}]
+    with pytest.raises(ValueError, match=r"out with exclude=\['head', 'note'\]$"):
+        ml.merge("average", noted)
     with pytest.raises(ValueError, match=r"expected \(2,\) as in expert 0$"):
         ml.compress("cart_indexing", experts)
