@@ -8,8 +8,9 @@ from mergelib.io.checkpoint import SUFFIXES, AnyPath
 from mergelib.messages.extras import needs
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
-# Weights with their index, configurations, tokenizers, chat templates and the card with its licence
-_FILES = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.md"]
+# Weights, what a merged folder needs besides (`mergelib.inspection.companions`), and cards.
+_ENDS = "safetensors json txt model spm jinja py tiktoken bpe codes vocab yml yaml md"
+_FILES = [*(f"*.{end}" for end in _ENDS.split()), "LICEN[CS]E*", "NOTICE*", "USE_POLICY*"]
 
 
 def fetch(model: AnyPath) -> Path:

@@ -19,8 +19,8 @@ if importlib.util.find_spec("mergebook") is None:
 # %% [markdown]
 # # Recipes for your own models
 #
-# This page has nine recipes for merging your own models, and checks the result of each against another library or a
-# computation by hand.
+# This page has nine recipes for merging your own models, and checks the result of each against another library, a
+# computation by hand or the merge in memory.
 #
 # | You have | Recipe |
 # |---|---|
@@ -34,10 +34,10 @@ if importlib.util.find_spec("mergebook") is None:
 # | checkpoints of one training run | {ref}`Merge checkpoints of one run <recipe-run>` |
 # | a trained model that is too small | {ref}`Grow a trained model <recipe-grow>` |
 #
-# The code runs on tiny models with random weights, which the folded cells make. Replace their folders by your own. It needs
-# transformers, PEFT, timm, Sentence-Transformers and PyYAML (`pip install peft timm sentence-transformers pyyaml`). Each
-# command and the Python call below it write the same model. A merge that would be wrong is refused, or causes a warning;
-# [](../book/errors.md) explains the messages. In the checks, `close` compares two arrays.
+# The code runs on tiny models with random weights, which the folded cells make. Replace their folders by your own. [](../book/how-to-run.md)
+# installs mergelib; the code here also needs `pip install peft timm sentence-transformers pyyaml`. Each command and the
+# first call below it write the same model. Names, shapes, tokens and bases that do not match are refused, or cause a warning
+# ([](../book/errors.md)). Whether a merge is good, only your own test shows. In the checks, `close` compares two arrays.
 
 # %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
@@ -45,7 +45,7 @@ PROFILE = "default"
 SEED = 0
 DEVICE = "cpu"
 
-# %% tags=["remove-cell"]
+# %% tags=["hide-input"]
 import warnings
 
 # PEFT asks transformers under an old name, and so do we Sentence-Transformers, for older versions.
@@ -72,7 +72,7 @@ scratch = tempfile.TemporaryDirectory()
 os.chdir(scratch.name)
 
 
-# %% tags=["remove-cell"]
+# %% tags=["hide-input"]
 def moved(model, seed, amount=0.02):
     """Return a copy whose weights have moved a little, as if it had been fine-tuned."""
     generator = torch.Generator().manual_seed(100 * SEED + seed)
@@ -104,9 +104,10 @@ def close(one, other, tolerance=1e-5):
 # ## Merge two fine-tuned language models
 #
 # The folders may be sharded differently and have different dtypes. mergelib computes in float32 and rounds once, to `--dtype`.
-# `--tokenizer union` matches rows by token and keeps tokens that only one model has. `mergelib inspect` reports what a merge
-# would refuse, and suggests a command. [](../book/which-method.md) compares methods. For chat models,
-# `--chat-template experts` copies the template on which the experts agree.
+# `mergelib inspect` reports what a merge would refuse, here the added token, and suggests a command. `--tokenizer union` matches
+# rows by token and keeps the rows of tokens that only one model has. The scale 0.5 is only an example: test it on both tasks, and
+# compare with the base ([](../book/which-method.md)). For chat models, `--chat-template experts` copies the template on which the
+# experts agree.
 #
 # ```bash
 # mergelib inspect maths/ code/ -p base/
@@ -152,10 +153,10 @@ print(
 # (recipe-lora)=
 # ## Merge LoRA adapters
 #
-# Pass the folders that PEFT wrote. Ranks, targets and `lora_alpha` may differ. `merge` writes a full model. `merge-adapters`
-# concatenates the factors, so the merged adapter is exact and its rank is the sum of the ranks. `--rank 16` truncates it and
-# reports the error per module. `task_arithmetic` at scale 1 adds the updates, and `average` gives their mean. Methods such as
-# `tsv` also work; as an adapter, they need `--rank`.
+# Pass the folders that PEFT wrote. Ranks, targets and `lora_alpha` may differ. `merge` writes a full model, by any method.
+# `merge-adapters` writes an adapter. For `average` and `task_arithmetic` it is exact, and its rank is the sum of the ranks;
+# `--rank 16` truncates it and reports the error per module. Other methods, such as `tsv`, need `--rank`. `task_arithmetic` at scale 1
+# adds the updates, which may be too strong for many adapters; its default is 0.3. `average` gives their mean.
 #
 # ```bash
 # mergelib merge task_arithmetic lora_a/ lora_b/ lora_c/ -p base/ -o full/ --set scale=1
@@ -275,8 +276,8 @@ print("embeddings equal those computed by hand:", close(vectors, by_hand.encode(
 # (recipe-yaml)=
 # ## Run a mergekit recipe, with a gradient and a filter
 #
-# A list of values is a gradient from the first layer to the last, and a `filter` chooses tensors by their names. Tensors outside
-# layers get the first value of a gradient. Paths are relative to the recipe. An unknown field is refused with its line, and
+# A list of values is a gradient from the first layer to the last, and a `filter` chooses tensors by their names. The embedding, the
+# last norm and the head belong to no layer and get the first value. Paths are relative to the recipe. An unknown field is refused with its line, and
 # so are stacked layers (`slices`). {ref}`The reference <recipes>` lists the other differences from mergekit. The output folder
 # keeps the recipe.
 
@@ -321,10 +322,10 @@ print("logits equal those computed by hand:", close(merged(short).logits, by_han
 # (recipe-search)=
 # ## Choose a hyperparameter on 100 labelled examples
 #
-# `ml.search` merges with every value of a grid and keeps the best by your score. It extends the grid if the best value is at
-# one of its ends. In most methods a grid of scales needs only two merges, since the others follow from them. Any function of a
-# state dict can be the score. That of the best candidate is too optimistic, so report the accuracy on other examples
-# ([](24-choosing-checking-reporting)).
+# `ml.search` merges in memory with every value of a grid and keeps the best by your score, here the accuracy on 50 images of each
+# of two tasks. It extends the grid if the best value is at one of its ends. Any function of a state dict can be the score, such as
+# one that calls `model.load_state_dict(state)` first. That of the best candidate is too optimistic, so report the accuracy on other
+# examples ([](24-choosing-checking-reporting)).
 
 # %% tags=["hide-input"]
 digits = load_digits()
@@ -377,9 +378,9 @@ found.table
 # (recipe-memory)=
 # ## Merge models larger than memory
 #
-# `mergelib merge` and `ml.merge_files` read, merge and write one tensor at a time. At once they hold at most one copy of the largest
-# tensor per expert, and three more. Methods that factorise, such as `tsv`, also need about four squares of a matrix's smaller
-# side. The result equals that of `ml.merge` bit for bit. `--device cuda` computes on a GPU.
+# `mergelib merge` and `ml.merge_files` read, merge and write one tensor at a time. With $n$ experts they hold at most $n + 3$ tensors of
+# the largest one's size. Methods that factorise an $a \times b$ matrix with $b \le a$, such as `tsv`, also need about $4 b^2$ numbers.
+# `--device cuda` computes on a GPU.
 #
 # ```bash
 # mergelib merge task_arithmetic a.safetensors b.safetensors c.safetensors \
@@ -417,7 +418,7 @@ if streamed.peak_bytes is not None:  # on Linux
 #
 # `wsm` scales the updates between checkpoints as a decay of the learning rate would have, so a run with a constant rate needs no
 # decay phase. List checkpoints in the order of training; `decay=linear` gives their average. The result equals a run with decay
-# where gradients do not depend on the weights, as in this check, and approximates one elsewhere.
+# where gradients do not depend on the weights, as in this check. In real training it only approximates one.
 #
 # ```bash
 # mergelib merge wsm step-0.safetensors step-1.safetensors step-2.safetensors \

@@ -21,6 +21,7 @@ import mergelib as ml
 from mergelib.align import git_rebasin
 from mergelib.cli import app as cli
 from mergelib.io import resolve_base
+from mergelib.io.hub import fetch
 
 State = dict[str, Tensor]
 Case = Callable[[], Any]
@@ -346,6 +347,13 @@ def _() -> None:
 
 case("no-file")(lambda: merge_files("expert-a.safetensors"))
 case("hub-name")(lambda: merge_files("google-bert/bert-base-uncased"))
+
+
+@case("not-on-the-hub")
+def _() -> None:
+    refused = OSError("Repository Not Found")
+    with mock.patch("huggingface_hub.snapshot_download", side_effect=refused):
+        fetch("org/name")
 
 
 @case("no-weights")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,10 @@ def test_pickles_where_there_is_nothing_better(
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     fetch("a/b@v1")
+    wanted = asked[0][1]
+    for name in ("LICENSE", "modeling_own.py", "1_Dense/model.safetensors", "tokenizer.model"):
+        assert any(fnmatchcase(name, pattern) for pattern in wanted)
+    assert not any(fnmatchcase("pytorch_model.bin", pattern) for pattern in wanted)
     assert [(revision, patterns[0]) for revision, patterns in asked] == [
         ("v1", "*.safetensors"),
         ("v1", "pytorch_model*"),
