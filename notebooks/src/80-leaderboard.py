@@ -210,32 +210,6 @@ shown = pd.DataFrame(
 shown.index = pd.Index([leaderboard.title(name) for name in costs.index])
 display(HTML(shown.to_html()))
 
-# %% [markdown]
-# ### Beside FusionBench and mergekit
-#
-# The same merges of eight models by this library and by another one, on one thread and with at most 16 GB. FusionBench
-# {cite}`tang2024fusionbench` merges modules in memory, here ViT-B/32; mergekit {cite}`goddard2024arcee` merges folders, here of a Llama
-# with 12 blocks of width 768. Each number is one measurement in a process of its own.
-
-# %% tags=["remove-input"]
-peers = load_table("peers-speed").query("program != 'floor'")
-ours, theirs = (
-    part.set_index(["case", "method"]) for _, part in peers.groupby(peers["program"] != "mergelib")
-)
-
-
-def numbers_of(column, digits, scale=1.0):
-    """Return a column of both programs as text, and how a process ended that has no number."""
-    both = [(table[column] * scale).map(f"{{:.{digits}f}}".format) for table in (ours, theirs)]
-    return [text.where(text != "nan", other) for text, other in zip(both, ("", theirs["ended"]))]
-
-
-seconds, memory = numbers_of("seconds", 1), numbers_of("peak_bytes", 0, 1e-6)
-names = ("seconds here", "seconds there", "additional MB here", "additional MB there")
-shown = pd.DataFrame(dict(zip(names, (*seconds, *memory))))
-shown.insert(0, "other program", theirs["program"])
-display(HTML(shown.to_html()))
-
 # %% tags=["remove-cell", "nbval-check-output"]
 print(table.head(4).round(0).astype("Int64").to_string())
 assert (lead > 0).all()
