@@ -10,7 +10,6 @@ ends otherwise or takes longer than `TIME_LIMIT` has no numbers. Needs mergekit 
 
 import copy
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -51,17 +50,12 @@ MEMORY: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "tsv": ({}, "TaskSingularVectorMerging", {"alpha": 1.0}),
     "iso_c": ({}, "ISO_C_Merge", {"scaling_factor": 1.0}),
 }
-FILES: dict[str, dict[str, Any]] = {
-    "average": {"weight": 1.0},
-    "task_arithmetic": {"weight": 0.3},
-    "ties": {"weight": 1.0, "density": 0.2},
-    "dare_linear": {"weight": 0.3, "density": 0.3},
-    "model_stock": {},
-}
-OURS: dict[str, tuple[str, dict[str, Any]]] = {  # of the methods in `FILES`
-    "task_arithmetic": ("task_arithmetic", {"scale": 0.3}),
-    "ties": ("ties", {"trim": "tensor"}),
-    "dare_linear": ("dare", {"drop_rate": 0.7, "scale": 0.3}),
+FILES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "average": ({}, "linear", {"weight": 1.0}),
+    "task_arithmetic": ({"scale": 0.3}, "task_arithmetic", {"weight": 0.3}),
+    "ties": ({"trim": "tensor"}, "ties", {"weight": 1.0, "density": 0.2}),
+    "dare": ({"drop_rate": 0.7, "scale": 0.3}, "dare_linear", {"weight": 0.3, "density": 0.3}),
+    "model_stock": ({}, "model_stock", {}),
 }
 
 
@@ -130,6 +124,7 @@ def of_files(who: str, method: str, root: Path) -> Callable[[], Any]:
     """Return the call that merges folders."""
     base, out = root / "base", root / f"files {who}"
     experts = [root / f"expert{i}" for i in range(COUNT)]
+    own, name, options = FILES.get(method, ({}, "", {}))
     if who == "floor":
 
         def floor() -> None:
@@ -141,19 +136,16 @@ def of_files(who: str, method: str, root: Path) -> Callable[[], Any]:
     if who == "mergelib":
         import mergelib as ml
 
-        name, own = OURS.get(method, (method, {}))
-        return lambda: ml.merge_files(name, experts, out, pretrained=base, overwrite=True, **own)
+        return lambda: ml.merge_files(method, experts, out, pretrained=base, overwrite=True, **own)
     from mergekit.config import MergeConfiguration
     from mergekit.merge import MergeOptions, run_merge
 
-    models = [{"model": str(e), "parameters": FILES[method]} for e in experts]
-    named = "linear" if method == "average" else method
-    recipe = {"merge_method": named, "models": models, "base_model": str(base), "dtype": "float32"}
-    if method == "average":
-        del recipe["base_model"]
+    models = [{"model": str(expert), "parameters": options} for expert in experts]
+    recipe = {"merge_method": name, "models": models, "dtype": "float32"}
+    recipe |= {} if name == "linear" else {"base_model": str(base)}
     config = MergeConfiguration.model_validate(recipe)
-    options = MergeOptions(copy_tokenizer=False, quiet=True, write_model_card=False)
-    return lambda: run_merge(config, str(out), options)
+    plain = MergeOptions(copy_tokenizer=False, quiet=True, write_model_card=False)
+    return lambda: run_merge(config, str(out), plain)
 
 
 def once(case: str, who: str, method: str, root: Path) -> dict[str, Any]:
@@ -206,11 +198,8 @@ def main(
     record = {
         "provenance": provenance(),
         "versions": {peer: version(peer) for peer in ("mergekit", "fusion-bench")},
-        "threads": torch.get_num_threads(),
-        "processors": os.cpu_count(),
         "memory_limit": MEMORY_LIMIT,
         "experts": COUNT,
-        "parameters": sum(p.numel() for p in networks()[0].parameters()),
         "test": rows,
     }
     write_result(output, record)

@@ -34,12 +34,8 @@ def run(app: typer.Typer, program: str) -> None:
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] in ("mergelib", "mergebook"):
                 raise
-            extras = {
-                "ray": "cluster",
-                "transformers": "hub",
-                "datasets": "hub",
-                "huggingface_hub": "hub",
-            }
+            extras = dict.fromkeys(("transformers", "datasets", "huggingface_hub"), "hub")
+            extras |= {"ray": "cluster"}
             extras |= {"scipy": "align", "sklearn": "align", "yaml": "recipes"}
             extra = extras.get(error.name.partition(".")[0], "lab")
             say(f"this needs the package {error.name}: pip install 'mergelib-book[{extra}]'")

@@ -22,15 +22,11 @@ def in_shell_words(message: str) -> str:
     text = " ".join(message.split())
     for phrase, option in _PHRASES.items():
         text = text.replace(phrase, option)
-    text = re.sub(r"\brename=(\{[^{}]*\})", _renaming, text)
-    text = re.sub(r"\b(exclude)=(\[[^\[\]]*\])", _several, text)
+    text = re.sub(r"\b(rename|exclude)=(\{[^{}]*\}|\[[^\[\]]*\])", _repeated, text)
     return _KEYWORD.sub(lambda m: f"--{m[1]}" + (f" {m[3]}" if m[3] else ""), text)
 
 
-def _renaming(match: re.Match[str]) -> str:
-    pairs = ast.literal_eval(match[1]).items()
-    return " ".join(f"--rename {shlex.quote(f'{old}={new}')}" for old, new in pairs)
-
-
-def _several(match: re.Match[str]) -> str:
-    return " ".join(f"--{match[1]} {shlex.quote(value)}" for value in ast.literal_eval(match[2]))
+def _repeated(match: re.Match[str]) -> str:
+    given = ast.literal_eval(match[2])
+    values = [f"{old}={new}" for old, new in given.items()] if isinstance(given, dict) else given
+    return " ".join(f"--{match[1]} {shlex.quote(value)}" for value in values)

@@ -16,16 +16,14 @@ from mergelib.hashing import sha256_of
 from mergelib.inspection.configurations import check_configurations, check_dropped
 from mergelib.inspection.vocabularies import check_labels, check_vocabularies, read_json
 from mergelib.io.checkpoint import WHOLE, split_key
+from mergelib.io.hub import ENDS, LICENCES
 from mergelib.io.matched import Matched
 from mergelib.messages.warned import warn
 from mergelib.statedict import StateDict
 
 WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|ckpt|pkl|h5|msgpack|gguf|onnx)(\.index\.json)?$")
 # What a model is loaded with, and its licence; neither its card nor what its training reported.
-_NEEDED = re.compile(
-    r"\.(json|txt|model|spm|jinja|py|tiktoken|bpe|codes|vocab|ya?ml)$|^(licen[cs]e|notice|use_policy)",
-    re.IGNORECASE,
-)
+_NEEDED = re.compile(rf"\.({'|'.join(ENDS)})$|^({'|'.join(LICENCES)})", re.IGNORECASE)
 _NEEDLESS = re.compile(
     r"^\.|^readme|^trainer_state|_results\.(json|txt)$|^adapter_|^recipe\.y|^mergekit_config", re.I
 )

@@ -26,7 +26,7 @@ _OTHERS = {
     ".onnx": "ONNX",
     ".tflite": "TensorFlow Lite",
 }
-SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pkl", *_OTHERS}
+_SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pkl", *_OTHERS}
 
 # Files that are a folder's model, as transformers and diffusers name them.
 DIFFUSION = "diffusion_pytorch_model"
@@ -172,7 +172,7 @@ def _find_weights(path: Path) -> Path:
         for file in (path / name, path / f"{name}.index.json"):
             if file.is_file():
                 return file
-    files = sorted(f for f in (*path.glob("*"), *path.glob("*/*")) if f.suffix in SUFFIXES)
+    files = sorted(f for f in (*path.glob("*"), *path.glob("*/*")) if f.suffix in _SUFFIXES)
     readable = [file for file in files if file.suffix not in _OTHERS]
     for file in files[: not readable]:
         _check_format(file)
@@ -201,11 +201,16 @@ def _check_format(path: Path) -> None:
         )
 
 
+def names_hub_model(name: str, folder: Path = Path()) -> bool:
+    """Whether what does not exist in a folder looks like a model's name on the Hugging Face hub."""
+    path = folder / name
+    fits = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and path.suffix not in _SUFFIXES
+    return bool(fits) and (path.parent == folder or not path.parent.exists())
+
+
 def _hub_hint(path: Path) -> str:
-    """Return advice for a missing path that looks like a model's name on the Hugging Face hub."""
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(path)) or path.suffix in SUFFIXES:
-        return ""
-    if path.parent != Path() and path.parent.exists():
+    """Return advice for a missing path that may be a name on the hub."""
+    if not names_hub_model(str(path)):
         return ""
     return (
         f"; if this is a model's name on the Hugging Face hub, download it first (hf download "

@@ -1,16 +1,18 @@
 """Models by their names on the Hugging Face hub."""
 
 import os
-import re
 from pathlib import Path
 
-from mergelib.io.checkpoint import SUFFIXES, AnyPath
+from mergelib.io.checkpoint import AnyPath, names_hub_model
 from mergelib.messages.extras import needs
 
-_NAME = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
-# Weights, what a merged folder needs besides (`mergelib.inspection.companions`), and cards.
-_ENDS = "safetensors json txt model spm jinja py tiktoken bpe codes vocab yml yaml md"
-_FILES = [*(f"*.{end}" for end in _ENDS.split()), "LICEN[CS]E*", "NOTICE*", "USE_POLICY*"]
+# How the files end, and licences begin, with which a model is loaded besides its weights.
+ENDS = (
+    *("json", "txt", "model", "spm", "jinja", "py", "tiktoken", "bpe", "codes", "vocab"),
+    *("yml", "yaml"),
+)
+LICENCES = ["licence", "license", "notice", "use_policy"]
+_FILES = [f"*.{end}" for end in ("safetensors", *ENDS, "md")] + [f"{n.upper()}*" for n in LICENCES]
 
 
 def fetch(model: AnyPath) -> Path:
@@ -41,16 +43,16 @@ def fetch(model: AnyPath) -> Path:
 
 
 def fetched(model: AnyPath, folder: Path | None = None) -> str:
-    """Return a path below a folder; what is not there but may be a hub's name is fetched.
+    """Return a path in a folder, or the path of a model that is fetched from the hub.
 
-    Both sides of ``BASE+ADAPTER`` are such paths. A name's first part is no folder.
+    A model is fetched if neither the path nor its first part exists. Both models of
+    ``BASE+ADAPTER`` may be fetched.
     """
     text, here = os.fspath(model), folder or Path()
     parts = [text] if (here / text).exists() else text.split("+")
     return "+".join(str(fetch(p) if _on_hub(p, here) else here / p) for p in parts)
 
 
-def _on_hub(name: str, folder: Path) -> bool:
-    path = folder / name
-    named = _NAME.fullmatch(name) and path.suffix not in SUFFIXES
-    return bool(named) and not path.exists() and not path.parent.exists()
+def _on_hub(text: str, folder: Path) -> bool:
+    name = text.partition("@")[0]
+    return "/" in name and not (folder / text).exists() and names_hub_model(name, folder)

@@ -99,9 +99,8 @@ def contribution(
     The pool has the experts of all tasks. Of these, ``targets``, drawn by the seed, are judged.
     Experts are picked by the "oracle" or "random", or are "all" or the targets' "own"; their
     coefficients are learned from the pretrained model on ``examples`` labels for each target, on
-    all training labels, or by the entropy of test inputs. Without ``whole`` only the combinations
-    of ``KEY_CELLS`` are measured. "released" does this ``rounds`` times with the oracle, as the
-    authors do.
+    all training labels, or by the entropy of test inputs. "released" does this ``rounds`` times
+    with the oracle, as the authors do. Without ``whole`` only ``KEY_CELLS`` are measured.
 
     ``test``: rows of ``picks``, ``data``, ``granularity``, ``constraint``, ``task``, ``accuracy``
     and ``loss``; ``picked``: rows of ``data``, ``round``, ``name`` and ``target``, whether it is
@@ -136,7 +135,7 @@ def contribution(
         options: dict[str, Any] = {"granularity": granularity, "constraint": constraint}
         state = learned(problem, sources[data], zoo.pretrained, picks[pick], steps=steps, **options)
         judge_at(state, pick, (data, granularity, constraint))
-    for data in ("all labels", "entropy") if rounds else ():
+    for data in ("all labels", "entropy") if whole else ():
         state = zoo.pretrained
         for number in range(rounds):
             chosen = picked(problem, state)

@@ -25,12 +25,6 @@ from mergelib.statedict import StateDict, check_compatible
 _IGNORED = re.compile(r"(^|\.)(position_ids$|pooler\.)")
 
 
-def _revised(name: str) -> tuple[str, str | None]:
-    """A name on the hub, and the revision that it asks for."""
-    bare, _, revision = name.partition("@")
-    return bare, revision or None
-
-
 def revisions(folders: Mapping[str, Path]) -> dict[str, str]:
     """The commits of those folders that are snapshots of the hub's, for provenance."""
     return {
@@ -137,8 +131,8 @@ def load_data(
     try:
         if local is not None and local.is_dir():
             return load_dataset(str(local), split=split, **options)
-        name, revision = _revised(repository)
-        return load_dataset(name, subset, split=split, revision=revision, **options)
+        name, _, revision = repository.partition("@")
+        return load_dataset(name, subset, split=split, revision=revision or None, **options)
     except (DatasetsError, OSError, ValueError, RuntimeError) as error:
         tried = f"the hub's {repository!r}" + (f" (there is no folder {local})" if local else "")
         where = str(local) if local and local.is_dir() else tried

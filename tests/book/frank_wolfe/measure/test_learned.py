@@ -74,7 +74,7 @@ def test_every_cell_is_judged(tiny_zoo: Zoo) -> None:
 
 
 def test_key_cells_alone(tiny_zoo: Zoo) -> None:
-    tables = contribution(tiny_zoo, targets=2, examples=4, steps=1, rounds=0, whole=False)
+    tables = contribution(tiny_zoo, targets=2, examples=4, steps=1, whole=False)
     cells = [(r["picks"], r["granularity"], r["constraint"]) for r in tables["test"][::2]]
     free = [(pick, "tensor", "free") for pick in ("oracle", "all", "own", "random")]
     others = [("oracle", "tensor", "simplex"), ("oracle", "model", "free")]
