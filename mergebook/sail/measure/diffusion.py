@@ -98,6 +98,9 @@ def diffusion(zoo: Zoo, **settings: Any) -> Tables:
     ``before`` the first. ``floor``: see `mergebook.sail.measure.latents.World`.
     """
     plan = Plan(**settings)
+    for what, names, known in (("arm", plan.only, ARMS), ("training", plan.rates, TRAININGS)):
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(f"unknown {what} {unknown[0]!r}; known: {'; '.join(known)}")
     world = prepare(zoo, plan)
     tables: Tables = {"quality": [], "cost": [], "floor": world.floor}
     at = {share: max(1, round(share * plan.steps)) for share in plan.reads}

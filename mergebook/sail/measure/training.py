@@ -59,6 +59,12 @@ class Plan:
     held: float = 0.2  # share of the text that is held out, one stretch
     judged: int = 80  # windows at most of each half of it
 
+    def __post_init__(self) -> None:
+        if not {0.0, 0.5, 1.0} <= {*self.gammas}:
+            raise ValueError(f"gammas are {[*self.gammas]}, expected 0, 0.5 and 1 among them")
+        if self.block <= self.context:
+            raise ValueError(f"a block of {self.block} tokens holds no window of {self.context}")
+
     @property
     def vocabulary(self) -> int:
         """Rows of the token table."""
@@ -101,6 +107,11 @@ class Corpus(Brief):
     def parted(self, rows: Tensor) -> Rows:
         """Rows of a part, those that are held out apart, cut in the middle."""
         held = rows[self.held[rows]].sort().values
+        if len(held) < 2:
+            raise ValueError(
+                f"{len(held)} blocks of a part are held out, expected at least 2: take smaller "
+                "blocks, or hold out more"
+            )
         middle = len(held) // 2
         return Rows(rows[~self.held[rows]], held[:middle], held[middle:])
 

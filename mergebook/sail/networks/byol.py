@@ -126,6 +126,9 @@ def linear_classifier() -> Any:
 
 def linear_probe(train: Split, *tests: Split) -> list[tuple[float, float]]:
     """Loss (nats) and accuracy (0..1) on test rows of a linear classifier of features."""
+    for test in tests:
+        if strange := sorted(set(test.labels.tolist()) - set(train.labels.tolist())):
+            raise ValueError(f"class {strange[0]} of the test rows is not among the training rows")
     model = linear_classifier().fit(*_arrays(train))
     found = []
     for test in tests:

@@ -192,6 +192,8 @@ def _waves(times: Tensor) -> Tensor:
 
 def _grid(side: int, width: int) -> Tensor:
     """Sines and cosines of row and column, ``(side², width)``."""
+    if width % 4:
+        raise ValueError(f"width is {width}, expected a multiple of 4")
     rates = 10_000 ** -(torch.arange(width // 4) / (width / 4))
     places = torch.arange(side).float()[:, None] * rates
     waves = torch.cat([places.sin(), places.cos()], 1)

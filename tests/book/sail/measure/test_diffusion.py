@@ -103,6 +103,10 @@ def test_an_arm_by_itself_is_as_among_all(world: World) -> None:
     (among,) = (arm for arm in arms(world, PLAN) if arm.name == ALIGNED)
     assert torch.equal(weights(alone.parts), weights(among.parts))
     assert alone._replace(parts=among.parts) == among
+    with pytest.raises(ValueError, match="unknown arm 'DiT'; known: SiT; REPA; REPA"):
+        diffusion.diffusion(None, only=[REPA, "DiT"])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unknown training 'DiT'; known: SiT; REPA"):
+        diffusion.diffusion(None, rates={"DiT": 1e-3})  # type: ignore[arg-type]
 
 
 def test_rates_are_those_of_each_training(world: World) -> None:

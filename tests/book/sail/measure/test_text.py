@@ -67,6 +67,8 @@ def test_nobody_trains_on_what_is_held_out(corpus: Corpus) -> None:
     block = encode(words(1)).view(75, 40)[parts.train[0] - 75]
     assert split.inputs.flatten().tolist() == [*block[:16].tolist(), *block[17:33].tolist()]
     assert torch.equal(split.labels[:, :-1], split.inputs[:, 1:])
+    with pytest.raises(ValueError, match="0 blocks of a part are held out"):
+        corpus.parted(parts.train)
 
 
 def test_ends_of_a_sweep_are_the_sources(corpus: Corpus) -> None:
@@ -153,6 +155,10 @@ def test_every_start_has_the_best_of_its_rates() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'steps'"):
         planned("default", {"steps": 3})
+    with pytest.raises(ValueError, match=r"expected 0, 0\.5 and 1 among them"):
+        planned("default", {"gammas": [0.0, 1.0]})
+    with pytest.raises(ValueError, match="holds no window"):
+        planned("default", {"block": 64})
     with pytest.raises(ValueError, match="studies of texts take no model, got 'gpt'"):
         studies.texts_of(Run(REGISTERED["gamma_sweep"], "names", 0, model="gpt"))
     with pytest.raises(ValueError, match="start is 'common', expected 'shared' or 'own'"):

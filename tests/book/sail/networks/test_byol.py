@@ -218,3 +218,9 @@ def test_the_probe_of_labels_with_gaps() -> None:
     gaps = torch.tensor([2, 5, 40])
     renamed = (Split(part.inputs, gaps[part.labels]) for part in (train, test))
     assert linear_probe(*renamed) == linear_probe(train, test)
+
+
+def test_strange_probes_are_refused() -> None:
+    train = drawn_features(10, 0)
+    with pytest.raises(ValueError, match="class 7 of the test rows is not among the training"):
+        linear_probe(train, Split(train.inputs[:1], torch.tensor([7])))

@@ -56,6 +56,8 @@ def test_an_opened_sit_sees_patch_time_and_class() -> None:
     other[:, :, 6:, 2:4] += 1  # the patch in row 3, column 1
     first = [net.with_tokens(rows, times, labels, block=0)[1] for rows in (x, other)]
     assert (first[0] != first[1]).any(-1).any(0).nonzero().flatten().tolist() == [13]
+    with pytest.raises(ValueError, match="width is 30, expected a multiple of 4"):
+        SiT(30, 1, 2)
 
 
 def test_patches_come_back_where_they_were() -> None:
