@@ -6,7 +6,7 @@ from pathlib import Path
 from mergelib.io.checkpoint import AnyPath, names_hub_model
 from mergelib.messages.extras import needs
 
-# How the files end, and licences begin, with which a model is loaded besides its weights.
+# Endings of the files that a model needs besides its weights, and how names of licences begin.
 ENDS = (
     *("json", "txt", "model", "spm", "jinja", "py", "tiktoken", "bpe", "codes", "vocab"),
     *("yml", "yaml"),
@@ -16,13 +16,13 @@ _FILES = [f"*.{end}" for end in ("safetensors", *ENDS, "md")] + [f"{n.upper()}*"
 
 
 def fetch(model: AnyPath) -> Path:
-    """Return a model's folder: the path itself if it exists, else a snapshot of the hub's.
+    """Return the path if it exists, else the folder of the model of this name from the hub.
 
-    ``ORG/NAME@REVISION`` asks for a commit, tag or branch. Pickles are fetched only where there
-    are no safetensors files, and no code is run. Needs huggingface_hub.
+    ``ORG/NAME@REVISION`` asks for a commit, tag or branch. Pickles are fetched only from
+    repositories without safetensors files, and no code is run. Needs huggingface_hub.
 
     Raises:
-        ValueError: if there is no such path and the hub does not give the model.
+        ValueError: if the path does not exist and the model cannot be fetched.
     """
     if (path := Path(model).expanduser()).exists():
         return path

@@ -37,7 +37,7 @@ if importlib.util.find_spec("mergebook") is None:
 # The code runs on tiny models with random weights, which the folded cells make. Replace their folders by your own. [](../book/how-to-run.md)
 # installs mergelib; the code here also needs `pip install peft timm sentence-transformers pyyaml`. Each command and the
 # first call below it write the same model. Names, shapes, tokens and bases that do not match are refused, or cause a warning
-# ([](../book/errors.md)). Whether a merge is good, only your own test shows. In the checks, `close` compares two arrays.
+# ([](../book/errors.md)). Whether a merge is good, only your own test shows. The checks compare arrays by `close`.
 
 # %% tags=["parameters", "remove-cell"]
 SUITE = "glyphs8"
@@ -106,8 +106,7 @@ def close(one, other, tolerance=1e-5):
 # The folders may be sharded differently and have different dtypes. mergelib computes in float32 and rounds once, to `--dtype`.
 # `mergelib inspect` reports what a merge would refuse, here the added token, and suggests a command. `--tokenizer union` matches
 # rows by token and keeps the rows of tokens that only one model has. The scale 0.5 is only an example: test it on both tasks, and
-# compare with the base ([](../book/which-method.md)). For chat models, `--chat-template experts` copies the template on which the
-# experts agree.
+# compare with the base ([](../book/which-method.md)). `--chat-template experts` copies the chat template that the experts share.
 #
 # ```bash
 # mergelib inspect maths/ code/ -p base/
@@ -154,7 +153,7 @@ print(
 # ## Merge LoRA adapters
 #
 # Pass the folders that PEFT wrote. Ranks, targets and `lora_alpha` may differ. `merge` writes a full model, by any method.
-# `merge-adapters` writes an adapter. For `average` and `task_arithmetic` it is exact, and its rank is the sum of the ranks;
+# `merge-adapters` writes an adapter, which is exact for `average` and `task_arithmetic` and has the sum of the ranks as its rank.
 # `--rank 16` truncates it and reports the error per module. Other methods, such as `tsv`, need `--rank`. `task_arithmetic` at scale 1
 # adds the updates, which may be too strong for many adapters; its default is 0.3. `average` gives their mean.
 #
@@ -418,7 +417,7 @@ if streamed.peak_bytes is not None:  # on Linux
 #
 # `wsm` scales the updates between checkpoints as a decay of the learning rate would have, so a run with a constant rate needs no
 # decay phase. List checkpoints in the order of training; `decay=linear` gives their average. The result equals a run with decay
-# where gradients do not depend on the weights, as in this check. In real training it only approximates one.
+# where gradients do not depend on the weights, as in this check, and only approximates one in real training.
 #
 # ```bash
 # mergelib merge wsm step-0.safetensors step-1.safetensors step-2.safetensors \

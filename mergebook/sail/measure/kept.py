@@ -76,7 +76,7 @@ def ground_of(run: Run) -> Loaded:
 
 
 def picture_ground(task: Task, seed: int) -> Ground:
-    """A task's training pictures in thirds, for an MLP of width 64 and a ResNet of 8."""
+    """Thirds of a task's training images, for an MLP of width 64 and a ResNet of width 8."""
     classes = len(task.class_names)
 
     def mlp(wide: bool, deep: bool) -> nn.Module:
