@@ -116,6 +116,7 @@ def training_length(
     learning_rate: float = 4e-4,
     share: float = 1.0,
     methods: Sequence[str] = ("average", "task_arithmetic", "cart"),
+    grids: Mapping[str, Grid] = JUDGED,
 ) -> Tables:
     """`fresh_heads` of experts after several numbers of steps, of 32 examples each.
 
@@ -132,8 +133,8 @@ def training_length(
     tables: Tables = {"experts": []}
     for count in steps:
         experts = {name: states[count] for name, states in kept.items()}
-        grids = {name: JUDGED[name] for name in methods}
-        made = fresh_heads(replace(part, experts=experts), grids=grids, shots=(), everything=False)
+        those = {name: grids[name] for name in methods}
+        made = fresh_heads(replace(part, experts=experts), grids=those, shots=(), everything=False)
         for table, rows in made.items():
             tables.setdefault(table, []).extend({"steps": count, **row} for row in rows)
         tables["experts"] += [
