@@ -77,7 +77,8 @@ def picked(problem: Problem, theta: StateDict) -> list[str]:
     names: list[str] = []
     for task, examples in problem.data.items():
         merged = {key: theta[key].clone() for key in keys}
-        _, slope = loss_gradients(problem, merged, keys, {task: examples})
+        there = {task: examples.to(theta[keys[0]].device)}
+        _, slope = loss_gradients(problem, merged, keys, there)
         _, cosines = oracle_scores(slope, problem.experts.values())
         order = sorted(zip(cosines, problem.experts, strict=True))
         names.append(next(name for _, name in order if name not in names))
