@@ -137,6 +137,16 @@ def test_truncation_is_the_best_of_its_rank(rank: int, tmp_path: Path) -> None:
     assert table["rank"].to_dict() == {"q": min(4, rank), "v": rank, "wide": min(4, rank)}
 
 
+def test_knots_needs_no_more_than_the_sum_of_ranks(tmp_path: Path) -> None:
+    folders = [adapter(tmp_path / f"{rank}", {"v": rank}, seed=rank) for rank in (2, 3)]
+    error = {
+        method: ml.merge_adapters(method, folders, tmp_path / method, rank=5)["relative error"]
+        for method in ("knots", "ties")
+    }
+    assert error["knots"].item() < 1e-5
+    assert error["ties"].item() > 0.1
+
+
 @pytest.mark.parametrize(
     ("method", "options"),
     [

@@ -77,6 +77,7 @@ def test_equal_experts_give_themselves(family: Family, count: int, ratio: float,
         ("ties", {"density": 1.0, "trim": "tensor"}),
         ("ties", {"density": 1.0, "reduce": "sum", "scale": 1 / count}),
         ("wudi", {}),
+        ("knots", {"density": 1.0}),
     ):
         merged = merge(name, same, pretrained=pretrained, **options)
         assert_near(merged, expert)
@@ -229,6 +230,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "iso_cts": [{"common_fraction": 0.3}],
     "fednova": [{"steps": [1, 5, 2]}],
     "wudi": [{"ridge": 0.1}, {"transposed": True}],
+    "knots": [{"reduce": "sum"}],
 }
 
 
