@@ -30,12 +30,14 @@ class Adapted(Brief):
             ``weight``.
         history: one row per step; each procedure describes its columns.
         heads: task to a new head, if the procedure makes any.
+        ranks: one row per expert and one column per matrix, of AdaRank.
     """
 
     state: dict[str, Tensor]
     coefficients: "pd.DataFrame" = field(default_factory=_empty)
     history: "pd.DataFrame" = field(default_factory=_empty)
     heads: Mapping[str, nn.Module] = field(default_factory=dict)
+    ranks: "pd.DataFrame" = field(default_factory=_empty)
 
 
 def complete(merged: Mapping[str, Tensor], pretrained: StateDict) -> dict[str, Tensor]:

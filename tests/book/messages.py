@@ -481,6 +481,7 @@ def _() -> None:
 case("no-data")(lambda: adapt("adamerging", data=None))
 case("features")(lambda: adapt("adamerging", data={"digits": torch.rand(6, 4)}, model=Features()))
 case("no-head")(lambda: adapt("adamerging", heads={"digits": nn.Identity()}))
+case("no-matrix")(lambda: adapt("adarank", is_matrix=lambda key, tensor: False))
 case("no-expert")(lambda: adapt("regmean", data={"animals": torch.rand(6, 4)}))
 case("no-labels")(lambda: adapt("greedy_soup", data={"digits": torch.rand(6, 4)}))
 case("label")(lambda: adapt("multitask", data={"digits": (torch.rand(2, 4), torch.tensor([1, 3]))}))

@@ -20,6 +20,7 @@ from mergelib.procedures.fisher import diagonal_fisher
 State = dict[str, Tensor]
 OPTIONS: dict[str, dict[str, Any]] = {
     "adamerging": {"steps": 3},
+    "adarank": {"steps": 3},
     "concrete": {"steps": 3},
     "frank_wolfe": {"steps": 2},
     "fisher": {},

@@ -15,6 +15,7 @@ from mergelib.statedict import is_kernel
 STEPS = {"steps": 2}
 METHODS: dict[str, dict[str, Any]] = {
     "adamerging": STEPS,
+    "adarank": STEPS,
     "cogram": {},
     "concrete": STEPS,
     "fisher": {},
@@ -142,6 +143,7 @@ def test_every_procedure_is_here() -> None:
     ("method", "message"),
     [
         ("adamerging", "the loss of task 'b' became nan"),
+        ("adarank", "the loss of task 'b' became nan"),
         ("concrete", "the loss of task 'b' became nan"),
         ("multitask", "the loss of task 'b' became nan"),
         ("frank_wolfe", "the loss of task 'b' became nan"),

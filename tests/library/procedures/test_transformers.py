@@ -20,6 +20,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fisher": {},
     "regmean": {},
     "adamerging": {"steps": 2},
+    "adarank": {"steps": 2},
     "frank_wolfe": {"steps": 2},
     "surgery": {"steps": 2, "rank": 2},
 }
