@@ -196,29 +196,38 @@ def adaptation(
     steps: int = 300,
     learning_rate: float = 1e-3,
     batch_size: int = 16,
+    adarank: bool = False,
 ) -> Tables:
     """AdaMerging on test inputs, from data-free methods at settings chosen on validation data.
 
-    ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``granularity`` (empty for
-    a base), ``task`` and ``accuracy``; ``chosen``: rows of ``method`` and ``settings``. Results
-    from before there was ``granularity`` lack it: they are by layer.
+    With ``adarank`` AdaRank as well, which has coefficients per layer and starts from the same.
+
+    ``test``: rows of ``method`` (a base, or ``adamerging+`` or ``adarank+`` and a base),
+    ``granularity`` (empty for a base), ``task`` and ``accuracy``; ``chosen``: rows of ``method``
+    and ``settings``; ``ranks``, of AdaRank: rows of ``base``, ``expert``, ``matrix`` and ``rank``.
+    Results from before there was ``granularity`` lack it: they are by layer.
     """
     data = unlabelled(examples_of(zoo, None, "test"))
-    rows, chosen = [], []
+    rows, chosen, ranks = [], [], []
     fixed = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size}
     for base in grids if bases is None else bases:
         best = choose_wide(zoo, base, grids[base])[0]
         chosen += choices({base: best})
-        options = {"init": best["scale"], "rank_ratio": best.get("rank_ratio", 0.0), **fixed}
+        options = {"init": best["scale"], "rank_ratio": best.get("rank_ratio", 1.0), **fixed}
         states: dict[tuple[str, str], StateDict] = {(base, ""): merge_zoo(base, zoo, **best)}
         for fine in granularities:
             result = adapted(zoo, "adamerging", data, base=base, granularity=fine, **options)
             states[f"adamerging+{base}", fine] = result.state
+        if adarank:
+            result = adapted(zoo, "adarank", data, base=base, **options)
+            states[f"adarank+{base}", "layer"] = result.state
+            kept = result.ranks.rename_axis("expert").reset_index()
+            ranks += records(kept.melt("expert", None, "matrix", "rank").assign(base=base))
         for (method, kind), state in states.items():
             named = {"method": method, "granularity": kind}
             table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
             rows += records(table[["task", "accuracy"]].assign(**named))
-    return {"test": rows, "chosen": chosen}
+    return {"test": rows, "chosen": chosen} | ({"ranks": ranks} if adarank else {})
 
 
 @study()

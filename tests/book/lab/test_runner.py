@@ -227,6 +227,22 @@ def test_adaptation_study(tiny_zoo: Zoo) -> None:
     assert json.loads(json.dumps(tables)) == tables
 
 
+def test_adaptation_with_adarank(tiny_zoo: Zoo) -> None:
+    """From the same start, with no step: CART with one direction of each matrix, or all."""
+    options = {"cart": {"scale": [1.5], "rank_ratio": [0.01]}, "task_arithmetic": {"scale": [0.3]}}
+    tables = adaptation(tiny_zoo, grids=options, adarank=True, steps=0)
+    accuracy = pd.DataFrame(tables["test"]).pivot(index="task", columns="method")["accuracy"]
+    for base in options:
+        assert accuracy[f"adarank+{base}"].equals(accuracy[base].rename(f"adarank+{base}"))
+    ranks = pd.DataFrame(tables["ranks"]).set_index(["base", "expert", "matrix"])["rank"]
+    assert set(ranks["cart"]) == {1}
+    assert min(ranks["task_arithmetic"]) > 1
+    assert set(ranks.index.unique("expert")) == set(tiny_zoo.experts)
+    moved = adaptation(tiny_zoo, grids=options, adarank=True, steps=3, learning_rate=0.1)
+    assert moved["ranks"] != tables["ranks"]
+    assert json.loads(json.dumps(moved)) == moved
+
+
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
