@@ -200,12 +200,10 @@ def adaptation(
 ) -> Tables:
     """AdaMerging on test inputs, from data-free methods at settings chosen on validation data.
 
-    With ``adarank`` AdaRank as well, which has coefficients per layer and starts from the same.
-
-    ``test``: rows of ``method`` (a base, or ``adamerging+`` or ``adarank+`` and a base),
-    ``granularity`` (empty for a base), ``task`` and ``accuracy``; ``chosen``: rows of ``method``
-    and ``settings``; ``ranks``, of AdaRank: rows of ``base``, ``expert``, ``matrix`` and ``rank``.
-    Results from before there was ``granularity`` lack it: they are by layer.
+    ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``granularity`` (empty for
+    a base), ``task`` and ``accuracy``; ``chosen``: rows of ``method`` and ``settings``. Results
+    from before there was ``granularity`` lack it: they are by layer. With ``adarank`` there is this
+    method as well, and ``ranks``: rows of ``base``, ``expert``, ``matrix`` and ``rank``.
     """
     data = unlabelled(examples_of(zoo, None, "test"))
     rows, chosen, ranks = [], [], []
