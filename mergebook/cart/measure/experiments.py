@@ -222,9 +222,8 @@ def adaptation(
             kept = result.ranks.rename_axis("expert").reset_index()
             ranks += records(kept.melt("expert", None, "matrix", "rank").assign(base=base))
         for (method, kind), state in states.items():
-            named = {"method": method, "granularity": kind}
-            table = evaluate(zoo.model, state, zoo.heads, zoo.suite)
-            rows += records(table[["task", "accuracy"]].assign(**named))
+            table = evaluate(zoo.model, state, zoo.heads, zoo.suite)[["task", "accuracy"]]
+            rows += records(table.assign(method=method, granularity=kind))
     return {"test": rows, "chosen": chosen} | ({"ranks": ranks} if adarank else {})
 
 
