@@ -268,7 +268,7 @@ def test_slow_vocabularies(tmp_path: Path) -> None:
     assert (out / "vocab.txt").read_text() == (folders[0] / "vocab.txt").read_text()
     (folders[1] / "vocab.txt").write_text("\n".join([*TOKENS, "g"]))
     with pytest.raises(
-        ValueError, match=r"cannot extend that of expert 0 .* needs a tokenizer.json"
+        ValueError, match=r"needs a tokenizer.json of expert 0, and transformers makes none"
     ):
         ml.merge_files("average", folders, tmp_path / "no", tokenizer="union")
 
