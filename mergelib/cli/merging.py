@@ -211,6 +211,7 @@ def merge_adapters_command(
     exclude: Annotated[
         list[str] | None, typer.Option(help="Patterns of keys to leave out; repeatable.")
     ] = None,
+    rename: Rename = None,
     device: Device = "cpu",
     dtype: Annotated[
         str | None,
@@ -232,6 +233,7 @@ def merge_adapters_command(
         rank=rank,
         include=split_commas(include),
         exclude=split_commas(exclude),
+        rename=read_settings(rename, "--rename") or None,
         device=device,
         dtype=dtype,
         overwrite=overwrite,
