@@ -165,7 +165,6 @@ def select(
             check_compatible(expected, {name: _only(merged, model)}, what, mixed=True)
         except Misfit as error:
             advice = renames[name] or rename
-            advice = advice if hint else advice.replace("rename=", "the names ")
             advice = advice or (_advice(merged, expected, model) if hint else "")
             raise Misfit(f"{error}{advice}") from None
     if reference and not merged:

@@ -22,14 +22,9 @@ from torch import Tensor
 
 from mergelib.card import Merge, write_card
 from mergelib.hashing import sha256_of
-from mergelib.inspection.companions import (
-    copy_needed,
-    folder_of,
-    module_weights,
-    tell_of_companions,
-)
+from mergelib.inspection.companions import copy_needed, module_weights
 from mergelib.inspection.layouts import HEAD, tied_alike
-from mergelib.inspection.tokens import match_vocabularies, places_in, read_chat, write_files
+from mergelib.inspection.tokens import choose_files, match_vocabularies, write_files
 from mergelib.inspection.vocabularies import read_json
 from mergelib.io import (
     DIFFUSION,
@@ -160,7 +155,7 @@ def merge_files(
     output, single = Path(output), Path(output).suffix == ".safetensors"
     names = {str(path): name for name, path in models.items()} | {name: name for name in inputs}
     read = tied_alike({**inputs, **renamed(checkpoints, base, rename)})
-    matched, own, files, places, sizes = match_vocabularies(read, names, tokenizer)
+    matched, own, files, places, sizes = matching = match_vocabularies(read, names, tokenizer)
     states = {name: matched[name] for name in models}
     source = compare(states, matched.get("pretrained"), parts, matched, written)
     reference = next(iter(inputs.values()))
@@ -171,19 +166,12 @@ def merge_files(
     check_output(output, inputs, folder=not single, overwrite=overwrite)
     layout = {key: kind.to(source.written(kind)) for key, kind in source.layout.items()}
     shards = _split(reference, layout, max_shard_size)
-    holders = [checkpoints[names[0]] for names in source.selection.owners.values()][:1]
-    folders = {name: folder_of(model) for name, model in checkpoints.items()}
-    candidates = [*map(folder_of, [*holders, *inputs.values()])]
-    if own is not None and (own / "config.json").is_file():  # and not that of an adapter
-        candidates.insert(0, own)
-    origin = None if single else next(filter(None, candidates), None)
-    modules = {} if origin is None else module_weights(inputs)
-    if origin is not None:
-        chat = read_chat(chat_template, folders, names, places or places_in(origin))
-        if not chat:
-            tell_of_companions(origin, checkpoints)
-    elif chat_template or files:
+    if single and (chat_template or files):
         raise ValueError(f"a tokenizer or chat template needs a folder as output, not {output}")
+    if not single:
+        modules = module_weights(inputs)
+        owners = source.selection.owners
+        origin, chat = choose_files(inputs, owners, matching, names, chat_template)
     metadata = {
         "format": "pt",
         **{key: text for key, text in reference.metadata.items() if not _STALE.search(key)},

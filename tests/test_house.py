@@ -14,7 +14,7 @@ from mergebook.suites.families import FAMILIES
 ROOT = Path(mergelib.__file__).parents[1]
 FILES = [file for name in ("mergelib", "mergebook") for file in (ROOT / name).rglob("*.py")]
 LONGEST_FILE = 400
-MOST_LINES = {"mergelib": 17_296, "mergebook": 20_248}
+MOST_LINES = {"mergelib": 17_393, "mergebook": 20_248}
 # A private dialect, where the field says: a number of, the same, again, rarely, must, so that not.
 DIALECT = re.compile(
     r"\b(so many|likewise|anew|seldom|shall|lest|whoever|whence|a row a|as of `)\b"
@@ -44,16 +44,7 @@ def test_no_file_is_long() -> None:
 def test_the_packages_only_shrink(package: str) -> None:
     """A ratchet: whoever shortens a package lowers its number.
 
-    Only what users of the library ask for raised one: adapters by 320 lines and, as outputs, by
-    670; a report before a merge by 530; recipes by 360, and their methods by 320; values per
-    expert, key and layer by 340; a search by 180, of which the laboratory lost 65; a dtype by 60;
-    names on the hub, advice on heads, settings and wrong bases, by 145;
-    vocabularies and chat templates by 260; model cards by 165; dequantised inputs by 95; names of
-    keys, containers and components of other programs, and timm's networks by 210; NaN and Inf in a
-    few rows by 50, ties of files by 50, modules by 10; adapters of
-    another base, and vocabularies in a report, by 70; KnOTS by 67; WUDI by
-    60, and by 60 the laboratory, which measures its descent; AdaRank by 194, and by 7 the
-    laboratory.
+    Only what users of the library ask for raises one; the commit that raises it says for what.
     """
     count = sum(lines(file) for file in (ROOT / package).rglob("*.py"))
     assert count <= MOST_LINES[package]

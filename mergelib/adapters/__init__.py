@@ -49,6 +49,7 @@ def merge_adapters(
     rank: int | None = None,
     include: Patterns | None = None,
     exclude: Patterns | None = None,
+    rename: Mapping[str, str] | None = None,
     device: Device = None,
     dtype: torch.dtype | str | None = None,
     overwrite: bool = False,
@@ -75,6 +76,8 @@ def merge_adapters(
             values.
         include: patterns of keys to merge, as in `mergelib.merge`; the others are left out.
         exclude: patterns of keys to leave out, such as ``"*classifier*"``.
+        rename: patterns of keys with the names of the base, or if it is not here, of the first
+            adapter, as in `mergelib.merge`. Keys are the names of weights, as in ``include``.
         device: where to compute.
         dtype: that of the result. By default factors are float32, in which PEFT computes, and
             modules that were trained whole keep their dtype.
@@ -94,10 +97,11 @@ def merge_adapters(
     """
     check_device(device)
     check_fits({"rank": Size | None}, {"rank": rank})
-    written, chosen, parts = as_dtype(dtype), get_method(method), Parts(include, exclude)
+    written, chosen = as_dtype(dtype), get_method(method)
+    parts = Parts(include, exclude, rename=rename)
     chosen.check(hyperparameters)
     models = named(adapters)
-    opened, base, base_name = open_adapters(models, pretrained)
+    opened, base, base_name = open_adapters(models, pretrained, rename)
     source, state = compare_adapters(opened, base, parts)
     files = {name: WithAdapter(adapter.path, None) for name, adapter in opened.items()}
     inputs = files if base is None else {**files, "pretrained": base}

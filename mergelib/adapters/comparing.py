@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from mergelib.inspection.companions import check_companions
-from mergelib.io import AnyPath, Checkpoint, WithAdapter, find_base, resolve_base, split
+from mergelib.io import AnyPath, Checkpoint, WithAdapter, find_base, renamed, resolve_base, split
 from mergelib.merging import Source
+from mergelib.messages.renames import explain_names
+from mergelib.messages.warned import warn
 from mergelib.parts import Parts, Selection
 from mergelib.statedict import StateDict
 
@@ -19,9 +21,12 @@ OR_EXCLUDE = "pass the base as pretrained=, or leave the module out with exclude
 
 
 def open_adapters(
-    models: Mapping[str, AnyPath], pretrained: AnyPath | None
+    models: Mapping[str, AnyPath], pretrained: AnyPath | None, rename: Mapping[str, str] | None
 ) -> tuple[dict[str, WithAdapter], Checkpoint | None, str]:
-    """Return the adapters by name, their base if it is here, and how they call it."""
+    """Return the adapters by name, their base if it is here, and how they call it.
+
+    Their tensors are renamed as `renamed` does with models.
+    """
     folders: dict[str, Path] = {}
     bases: dict[str, str] = {}
     for name, path in models.items():
@@ -48,7 +53,17 @@ def open_adapters(
     if pretrained is None and Path(base_name).is_dir():
         pretrained = base_name or None
     base = None if pretrained is None else Checkpoint(pretrained)
-    opened = {name: WithAdapter(folder, base) for name, folder in folders.items()}
+    names: dict[str, dict[str, str]] = {}
+    if rename:
+        own = {name: WithAdapter(folder, None).layout for name, folder in folders.items()}
+        new = renamed(own, base, rename)
+        names = {name: dict(zip(new[name], own[name], strict=True)) for name in own}
+    opened = {n: WithAdapter(folder, base, names=names.get(n)) for n, folder in folders.items()}
+    (what, first), *others = opened.items()
+    for name, adapter in others if base is None else ():
+        shared = adapter.parts.keys() & first.parts.keys()
+        if not shared and (hint := explain_names(name, adapter.parts, what, first.parts)):
+            warn(f"{name} and {what} have no tensor in common{hint}")
     tasks = {str(adapter.config.get("task_type")) for adapter in opened.values()}
     if base is None and len(tasks) > 1:
         raise ValueError(

@@ -82,6 +82,12 @@ Rename = Annotated[
 NotFinite = Annotated[
     str, typer.Option(help="For NaN and Inf: error, or base (take the pretrained entries).")
 ]
+Tokenizer = Annotated[
+    str | None, typer.Option(help="Whose vocabulary to write: base, union, or a path.")
+]
+ChatTemplate = Annotated[
+    str | None, typer.Option(help="Whose chat template to write: experts, or a path.")
+]
 Overwrite = Annotated[bool, typer.Option(help="Replace an output that exists.")]
 Dtype = Annotated[
     str | None,
@@ -134,12 +140,8 @@ def merge_command(
     ] = False,
     device: Device = "cpu",
     dtype: Dtype = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="Whose vocabulary to write: base, union, or a path.")
-    ] = None,
-    chat_template: Annotated[
-        str | None, typer.Option(help="Whose chat template to write: experts, or a path.")
-    ] = None,
+    tokenizer: Tokenizer = None,
+    chat_template: ChatTemplate = None,
     max_shard_size: Annotated[
         str | None, typer.Option(help="The largest file of an output folder, e.g. 5GB.")
     ] = None,
@@ -209,6 +211,7 @@ def merge_adapters_command(
     exclude: Annotated[
         list[str] | None, typer.Option(help="Patterns of keys to leave out; repeatable.")
     ] = None,
+    rename: Rename = None,
     device: Device = "cpu",
     dtype: Annotated[
         str | None,
@@ -230,6 +233,7 @@ def merge_adapters_command(
         rank=rank,
         include=split_commas(include),
         exclude=split_commas(exclude),
+        rename=read_settings(rename, "--rename") or None,
         device=device,
         dtype=dtype,
         overwrite=overwrite,
@@ -254,6 +258,8 @@ def inspect_command(
     ] = "error",
     rename: Rename = None,
     nan: NotFinite = "error",
+    tokenizer: Tokenizer = None,
+    chat_template: ChatTemplate = None,
     layers: Annotated[bool, typer.Option("--layers", help="Add the norms per layer.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
@@ -271,6 +277,8 @@ def inspect_command(
         missing=cast("Missing", missing),
         rename=read_settings(rename, "--rename") or None,
         nan=cast("Nan", nan),
+        tokenizer=tokenizer,
+        chat_template=chat_template,
         layers=layers,
     )
     report = replace(

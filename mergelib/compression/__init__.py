@@ -5,7 +5,7 @@ factors. `compress` returns a `Compressed`, which restores experts, counts bytes
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from torch import Tensor
 
 from mergelib.compression.methods import restore
 from mergelib.io import AnyPath, Checkpoint, Model, Models, as_state, as_states, save_state_dict
+from mergelib.io.names import renamed
 from mergelib.merging import compare
 from mergelib.messages.brief import Brief
 from mergelib.messages.refusals import check_device
+from mergelib.parts import Parts
 from mergelib.problems.placing import state_to
 from mergelib.registry import get_method
 from mergelib.statedict import is_matrix, named, nbytes
@@ -88,6 +90,7 @@ def compress(
     experts: Models,
     *,
     pretrained: Model | None = None,
+    rename: Mapping[str, str] | None = None,
     device: torch.device | str | None = None,
     is_matrix: Callable[[str, Tensor], bool] = is_matrix,
     **hyperparameters: Any,
@@ -98,6 +101,7 @@ def compress(
         method: ``"emr"``, ``"tall_masks"`` or ``"cart_indexing"``; see `mergelib.methods`.
         experts: mapping of task to model, or a list: state dicts, modules or paths.
         pretrained: the model they were fine-tuned from, if the method needs it.
+        rename: patterns of experts' keys with their new names, as in `mergelib.merge`.
         device: where to compute; by default where the tensors are. The result is where the inputs
             are.
         is_matrix: predicate (key, tensor), whether low-rank methods treat the tensor as a matrix.
@@ -120,7 +124,8 @@ def compress(
     entry.check(hyperparameters, pretrained=pretrained is not None)
     models, base = named(experts), pretrained if entry.needs_pretrained else None
     origin = None if base is None else as_state(base)
-    source = compare(as_states(models, base=origin), origin, None, {"pretrained": base, **models})
+    states = renamed(as_states(models, base=origin), origin, Parts(rename=rename).rename)
+    source = compare(states, origin, None, {"pretrained": base, **models})
     source.check(parts=False)
     source.look_through()
     matrices = source.matrices(is_matrix)

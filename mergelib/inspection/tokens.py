@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mergelib.inspection.companions import folder_of, usage_of
-from mergelib.inspection.vocabularies import read_json, read_rows
+from mergelib.inspection.companions import folder_of, tell_of_companions, usage_of
+from mergelib.inspection.vocabularies import fast_rows, read_json, read_rows
 from mergelib.io.matched import Matched
 from mergelib.messages.warned import warn
 from mergelib.statedict import StateDict, layout_of, names_table
@@ -17,6 +17,7 @@ Places = dict[str | int, int]  # rows by token, or by their own number if they h
 Matching = tuple[Mapping[str, StateDict], Path | None, Files, Places, list[int]]
 
 _PARTIAL = ("tokenizer_config.json", "added_tokens.json")  # list added tokens alone
+_COUNTED = re.compile(r"\S\s\d+$")  # a line of fairseq's dictionaries, not numbered from 0
 _NOT_TOKENS = re.compile(r"pos|wpe|type|relative", re.IGNORECASE)  # positions and segments
 _PLAIN = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False) | {"normalized": True}
 _ITEMS = ("the chat template", "tokenizer_config.json: eos_token")
@@ -71,12 +72,14 @@ def _size(name: str, layout: StateDict) -> int:
 
 def _folder(name: str, model: StateDict) -> Path:
     for folder in filter(None, map(folder_of, (model, getattr(model, "base", None)))):  # adapters'
-        if any(file not in _PARTIAL for _, file in read_rows(folder).values()):
+        listed = read_rows(folder).values()
+        if any(file not in _PARTIAL and not _COUNTED.search(token) for token, file in listed):
             return folder
     path = getattr(model, "path", "memory")
     raise ValueError(
         f"tokenizer= finds no vocabulary of {name} in {path}: pass a folder with vocab.json, "
-        "vocab.txt or tokenizer.json, which save_pretrained of transformers' AutoTokenizer writes"
+        "vocab.txt (a token per line) or tokenizer.json, which transformers writes if there is "
+        "only a tokenizer.model: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
     )
 
 
@@ -95,7 +98,8 @@ def _united(
     """Return the entries of files by which the owner's tokenizer has the other models' tokens."""
     folder, rows = folders[owner], read_rows(folders[owner])
     own = [rows[row][0] for row in sorted(rows)]
-    fast = [row for row, (_, file) in rows.items() if file == "tokenizer.json"]
+    content = _tokenizer(owner, folder)
+    fast = fast_rows(content)
     start, whole = len(fast), max(fast, default=0) < len(fast)
     if not whole or sorted(rows) != [*range(len({*own}))] or len(own) > size:
         raise ValueError(
@@ -104,13 +108,41 @@ def _united(
         )
     added: Files = {}
     for name, tokens in ((owner, own[start:]), *lacked.items()):
-        listed = read_json(folders[name] / "tokenizer.json").get("added_tokens") or []
+        listed = _tokenizer(name, folders[name]).get("added_tokens") or [] if tokens else []
         known = {entry["content"]: entry for entry in listed}
         for token in tokens:
-            added.setdefault(token, {"content": token, **_PLAIN, **known.get(token, {})})
-    listed = read_json(folder / "tokenizer.json").get("added_tokens") or []
+            entry = known.get(token, {})
+            flags = {flag: entry.get(flag, usual) for flag, usual in _PLAIN.items()}
+            added.setdefault(token, {"content": token, **flags})
+    listed = content.get("added_tokens") or []
     new = [{**entry, "id": row} for row, entry in enumerate(added.values(), start)]
-    return {"tokenizer.json": {"added_tokens": [*listed, *new]}}
+    files = {"tokenizer.json": {**content, "added_tokens": [*listed, *new]}}
+    if decoder := read_json(folder / "tokenizer_config.json").get("added_tokens_decoder"):
+        further = {str(row): entry for row, entry in enumerate(added.values(), start)}
+        files["tokenizer_config.json"] = {"added_tokens_decoder": {**decoder, **further}}
+    return files
+
+
+def _tokenizer(name: str, folder: Path) -> dict[str, Any]:
+    """Return a folder's tokenizer.json, which transformers makes of other files if it has none."""
+    if (folder / "tokenizer.json").is_file():
+        return read_json(folder / "tokenizer.json")
+    try:
+        from transformers import AutoTokenizer
+
+        local = {"local_files_only": True, "trust_remote_code": False}
+        made = AutoTokenizer.from_pretrained(folder, **local).backend_tokenizer.to_str()
+        content: dict[str, Any] = json.loads(made)
+        if fast_rows(content) == {row: token for row, (token, _) in read_rows(folder).items()}:
+            return content
+        problem = "it numbers tokens in another way"
+    except Exception as error:  # transformers raises many kinds
+        problem = " ".join(str(error).split())
+    raise ValueError(
+        f"tokenizer='union' needs a tokenizer.json of {name}, and transformers makes none of the "
+        f"files in {folder} ({problem}): write it where transformers can "
+        "(AutoTokenizer.from_pretrained(folder).save_pretrained(folder)), or pass tokenizer='base'"
+    )
 
 
 def _tables(layouts: Mapping[str, StateDict], sizes: Mapping[str, int]) -> set[str]:
@@ -123,6 +155,32 @@ def _tables(layouts: Mapping[str, StateDict], sizes: Mapping[str, int]) -> set[s
         if (named or len(found) > 1) and all(shape == size for shape, size in found):
             tables.add(key)
     return tables
+
+
+def choose_files(
+    models: Mapping[str, object],
+    owners: Mapping[str, Sequence[str]],
+    matching: Matching,
+    names: Mapping[str, str],
+    chat_template: str | None,
+) -> tuple[Path | None, Files]:
+    """Return the folder whose files a result gets, if any, and entries for its chat template.
+
+    It is that of the tokenizer, of the first of ``owners``, or of the first model that has one.
+    Raises what `read_chat` raises, or else warns as `tell_of_companions` does.
+    """
+    _, own, _, places, _ = matching
+    folders = {name: folder_of(model) for name, model in models.items()}
+    candidates = [*(folders[first] for first, *_ in [*owners.values()][:1]), *folders.values()]
+    if own is not None and (own / "config.json").is_file():  # and not that of an adapter
+        candidates.insert(0, own)
+    origin = next(filter(None, candidates), None)
+    experts = {name: model for name, model in models.items() if name != "pretrained"}
+    rows = places if places or origin is None else places_in(origin)
+    chat = read_chat(chat_template, {name: folders[name] for name in experts}, names, rows)
+    if origin is not None and not chat:
+        tell_of_companions(origin, experts)
+    return origin, chat
 
 
 def read_chat(
@@ -168,7 +226,7 @@ def write_files(folder: Path, files: Files) -> None:
     """Change entries of JSON files; a chat template replaces others, wherever they are."""
     for file, entries in files.items():
         content = read_json(folder / file)
-        if entries and (content or "chat_template" in entries):
+        if entries and (content or entries.keys() & {"chat_template", "model"}):
             (folder / file).write_text(json.dumps({**content, **entries}, indent=2))
         if template := entries.get("chat_template"):
             (folder / "chat_template.json").unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from mergelib.statedict import names_table
 Shapes = Mapping[str, tuple[int, ...]]
 Rows = dict[int, str]
 
-_LISTS = re.compile(r"(vocab|dict|tokens)\w*\.txt$")
+_LISTS = re.compile(r"(vocab|token|encoder|(?<!pre)dict)[\w-]*\.(txt|json)$")
 _WHOLE = re.compile(r"\.(model|spm|bpe|codes|tiktoken)$|^merges\.txt$")  # compared as they are
 _CONTENT = {"tokenizer.json", "tokenizer_config.json"}
 _PLACEHOLDER = re.compile(r"^LABEL_\d+$")
@@ -79,14 +79,14 @@ def read_rows(folder: Path) -> dict[int, tuple[str, str]]:
 
 def _read(file: Path) -> Rows:
     """Map rows to tokens for one file; empty if it lists none."""
-    if not file.is_file() or file.suffix not in (".json", ".txt"):
+    if not file.is_file() or not _LISTS.search(file.name):
         return {}
     if file.suffix == ".txt":
         lines = file.read_text("utf-8", "replace").removesuffix("\n").split("\n")
-        return dict(enumerate(lines)) if _LISTS.search(file.name) else {}
+        return dict(enumerate(lines))
     content = read_json(file)
     if file.name == "tokenizer.json":
-        return _fast(content)
+        return fast_rows(content)
     if file.name == "tokenizer_config.json":
         added = content.get("added_tokens_decoder")
         added = added if isinstance(added, dict) else {}
@@ -94,7 +94,8 @@ def _read(file: Path) -> Rows:
     return _numbered(content)
 
 
-def _fast(content: Mapping[str, Any]) -> Rows:
+def fast_rows(content: Mapping[str, Any]) -> Rows:
+    """Map rows to tokens for the content of a tokenizer.json."""
     model = content.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     rows: Rows = {}

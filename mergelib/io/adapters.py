@@ -47,6 +47,7 @@ class WithAdapter(Checkpoint):
         base: the model that it was trained on, in memory or a `Checkpoint`. None stands for zeros
             under the adapter's own names, so that adapted tensors are updates.
         memory: buffers, as `Checkpoint` has.
+        names: the adapter's own names of tensors, by those that replace them.
 
     Raises:
         ValueError: for an adapter that is not LoRA or DoRA, that was trained with an option that is
@@ -54,7 +55,12 @@ class WithAdapter(Checkpoint):
     """
 
     def __init__(
-        self, path: AnyPath, base: StateDict | None, *, memory: Memory | None = None
+        self,
+        path: AnyPath,
+        base: StateDict | None,
+        *,
+        memory: Memory | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         folder = Path(path)
         file = next((folder / name for name in _FILES if (folder / name).is_file()), None)
@@ -64,7 +70,9 @@ class WithAdapter(Checkpoint):
         self.path = folder
         self.config = read_config(folder)
         self._check_kind()
-        parts = self._read_names()
+        own = self._read_names()
+        self._own = names or {key: key for key in own}
+        parts = {key: own[name] for key, name in self._own.items()}
         self.base = self._zeros(parts) if base is None else base
         self.metadata = dict(getattr(self.base, "metadata", {}))
         self.parts = self._matched(parts)
@@ -118,8 +126,9 @@ class WithAdapter(Checkpoint):
         adapted = [key for key, roles in parts.items() if roles.keys() != {"whole"}]
         layout = layout_of(self.base)
         self.renamed = old, new = _prefixes(adapted, layout)
-        self._named = {new + key.removeprefix(old): key for key in parts}
-        moved = {key: parts[own] for key, own in self._named.items()}
+        places = {new + key.removeprefix(old): key for key in parts}
+        self._named = {place: self._own[key] for place, key in places.items()}
+        moved = {place: parts[key] for place, key in places.items()}
         absent = [key for key in adapted if new + key.removeprefix(old) not in layout]
         if absent or not adapted:
             raise ValueError(

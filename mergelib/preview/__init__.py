@@ -5,6 +5,7 @@ tables add what a message leaves out, because it stops at the first tensor that 
 """
 
 import json
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mergelib.inspection.companions import folder_of, module_weights, tell_of_companions
+from mergelib.inspection.companions import module_weights
 from mergelib.inspection.layouts import tied_alike
-from mergelib.inspection.tokens import match_vocabularies
+from mergelib.inspection.tokens import choose_files, match_vocabularies
 from mergelib.io import Model, Models, WithAdapter, as_state, as_states, renamed, resolve_base
 from mergelib.merging import Source, compare
 from mergelib.messages.brief import Brief, as_bytes
@@ -96,6 +97,8 @@ def inspect(
     missing: Missing = "error",
     rename: Mapping[str, str] | None = None,
     nan: Nan = "error",
+    tokenizer: str | None = None,
+    chat_template: str | None = None,
     layers: bool = False,
 ) -> Inspection:
     """Report what a merge of these models would do and refuse, and suggest the next command.
@@ -118,6 +121,8 @@ def inspect(
         missing: what happens to keys that models do not share.
         rename: patterns of experts' keys with their new names.
         nan: what happens to NaN and Inf.
+        tokenizer: whose vocabulary the result has, as in `mergelib.merge_files`, like the next.
+        chat_template: whose chat template and end token the result has.
         layers: whether to report norms per layer.
 
     Raises:
@@ -134,42 +139,47 @@ def inspect(
     refusals: list[ValueError] = []
     left: list[ValueError] = []  # those that remain if the patterns are excluded
     patterns: list[str] = []
-    tokenizer, checked = "", dict[str, object](known)
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
         models: Mapping[str, StateDict]
         models = tied_alike(states if base is None else {"pretrained": base, **states})
-        source = attempt(lambda: compare(*_apart(models), parts, checked), left)
-        if source is None and "tokenizer=" in str(left[0]):
-            united = attempt(lambda: match_vocabularies(models, {}, "union")[0], [])
+        paths = {str(m): n for n, m in given.items() if isinstance(m, str | os.PathLike)}
+        names, opened, vocabulary = {**paths, **{n: n for n in models}}, models, tokenizer
+        matching = attempt(lambda: match_vocabularies(opened, names, tokenizer), left)
+        models = models if matching is None else matching[0]
+        checked = dict[str, object](models if tokenizer else known)
+        source = None if left else attempt(lambda: compare(*_apart(models), parts, checked), left)
+        if source is None and not tokenizer and "tokenizer=" in str(left[0]):
+            united = attempt(lambda: match_vocabularies(opened, names, "union"), [])
             if united is not None:
-                refusals, left, models, checked = left, [], united, {**united}
-                tokenizer = "union"
+                refusals, left, matching, vocabulary = left, [], united, "union"
+                models, checked = united[0], {**united[0]}
                 source = attempt(lambda: compare(*_apart(models), parts, checked), left)
         rows = fates_of(models, parts, source)
         if source is None and type(left[0]) is Misfit and (patterns := patterns_of(rows)):
             refusals, left = refusals + left, []
             parts = replace(parts, exclude=[*listed(exclude), *patterns])
             source = attempt(lambda: compare(*_apart(models), parts, checked), left)
-        if source is None:
+        if source is None or matching is None:
             shared = tuple(row.key for row in rows if row.fate in ("merged", "averaged"))
             source = Source(*_apart(models), Selection(shared, frozenset(shared)), {}, {})
         else:
             attempt(source.check, left)
-            attempt(lambda: module_weights(known), left)
-            if (origin := next(filter(None, map(folder_of, known.values())), None)) is not None:
-                tell_of_companions(origin, given)
+            attempt(lambda: module_weights(opened), left)
+            files = (opened, source.selection.owners, matching, names, chat_template)
+            attempt(lambda: choose_files(*files), left)
         numbers = Numbers(source)
         for key in progress(source.selection.keys, "inspect"):
             attempt(partial(numbers.add, key), left)
         numbers.watch.tell()
+    said = {"tokenizer": vocabulary, "chat-template": chat_template}
     method, reason = suggest(source, numbers, left)
     if method and patterns:
         owner = next(iter(models))
         reason += f"; {', '.join(patterns)} differ, so the result has those of {owner}, if any"
-        if "tokenizer=" in str(refusals[0]) and not tokenizer:
+        if "tokenizer=" in str(refusals[0]) and not vocabulary:
             reason += ": pass tokenizer='union' instead of excluding tables with other tokens"
-    if method and tokenizer:
+    if method and vocabulary == "union":
         reason += "; tokens that only some models have get rows of their own"
     if method and all(isinstance(state, WithAdapter) for state in states.values()):
         reason += "; mergelib merge-adapters writes an adapter instead of a model"
@@ -182,7 +192,7 @@ def inspect(
         tuple(dict.fromkeys(map(str, refusals + left))),
         tuple(dict.fromkeys(str(note.message) for note in notes)),
         *costs_of(method or "average", source),
-        command_for(method, given, pretrained, parts, source, tokenizer) if method else "",
+        command_for(method, given, pretrained, parts, source, said) if method else "",
         reason,
     )
 

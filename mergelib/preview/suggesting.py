@@ -46,9 +46,9 @@ def command_for(
     pretrained: object,
     parts: Parts,
     source: Source,
-    tokenizer: str = "",
+    further: Mapping[str, str | None],
 ) -> str:
-    """Return the command, or the call if models are not files."""
+    """Return the command, with ``further`` options, or the call if models are not files."""
     folds = method == "tsv" and max(_factorised(source)) > 2
     options = {name: listed(getattr(parts, name)) for name in ("include", "exclude")}
     said = [name for name in ("missing", "nan") if getattr(parts, name) != "error"]
@@ -66,7 +66,7 @@ def command_for(
     words += [word for name in said for word in (f"--{name}", getattr(parts, name))]
     for old, new in (parts.rename or {}).items():
         words += ["--rename", f"{old}={new}"]
-    words += ["--tokenizer", tokenizer] if tokenizer else []
+    words += [word for name, value in further.items() if value for word in (f"--{name}", value)]
     words += ["--fold-convolutions"] if folds else []
     return shlex.join([*words, "--output", "merged"])
 

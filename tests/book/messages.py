@@ -208,6 +208,18 @@ def _() -> None:
 
 
 case("adapter-bases")(lambda: merge_adapters("average", "org/small", "org/large"))
+
+
+@case("adapter-names")
+def _() -> None:
+    for name in ("encoder", "module.encoder"):
+        adapter()
+        file = Path(Path("lora").rename(name), "adapter_model.safetensors")
+        state = ml.load_state_dict(file)
+        ml.save_state_dict({k.replace("encoder", name): t for k, t in state.items()}, file)
+    ml.merge_adapters("average", ["encoder", "module.encoder"], "merged")
+
+
 case("adapter-rank")(lambda: merge_adapters("ties", "org/small", "org/small"))
 case("quantised")(lambda: merge(more(encoder__dense__weight=torch.ones(32, 32, dtype=torch.int8))))
 
@@ -247,6 +259,19 @@ def vocabulary(tokens: Sequence[str]) -> dict[str, Any]:
 
 case("tokens")(lambda: merge_folders(vocabulary(TOKENS), vocabulary(TOKENS[::-1])))
 case("one-token")(lambda: merge_folders(vocabulary(TOKENS), vocabulary([*TOKENS[:-1], "<end>"])))
+
+
+@case("no-vocabulary")
+def _() -> None:
+    base, *experts = folders({}, {})
+    Path(base, "tokenizer.model").write_bytes(b"pieces")
+    ml.merge_files("average", experts, "merged", pretrained=base, tokenizer="union")
+
+
+@case("slow-tokenizer")
+def _() -> None:
+    base, *experts = folders(vocabulary(TOKENS), vocabulary([*TOKENS[:-1], "<end>"]))
+    ml.merge_files("average", experts, "merged", pretrained=base, tokenizer="union")
 
 
 @case("splitting")

@@ -105,6 +105,25 @@ def test_the_proposed_renaming_works(
     assert " ".join(map(shlex.quote, words)) in report.command
 
 
+@pytest.mark.parametrize("case", set(CASES) - {"a head beside"})
+def test_compressed_experts_are_renamed_too(case: str) -> None:
+    """To the names of the base, or without it of the first expert, as the message proposes."""
+    keys, share, rename = CASES[case]
+    expert, other, base = state(keys, 1), state(KEYS, 2), state(KEYS)
+    known = dict(zip(KEYS, expert.values(), strict=True))
+    cases: list[tuple[str, dict[str, Any]]] = [("emr", {"pretrained": base}), ("cart_indexing", {})]
+    for method, given in cases:
+        what = "pretrained" if given else "expert 0"
+        message = f"{share} keys of expert 1 match those of {what} with {rename=}"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            ml.compress(method, [other, expert], **given)
+        parts = ml.compress(method, [other, expert], rename=rename, **given)
+        expected = ml.compress(method, [other, known], **given)
+        restored = parts.expert("expert 1")
+        assert restored.keys() == base.keys()
+        assert all(torch.equal(restored[k], t) for k, t in expected.expert("expert 1").items())
+
+
 def test_gpt2_without_its_prefix() -> None:
     """As its first files were saved; with other options, too, which would merge nearly nothing."""
     keys = ["wte.weight", "wpe.weight", *(f"h.{i}.attn.c_attn.weight" for i in range(4))]
@@ -172,9 +191,10 @@ def test_renamings_that_are_refused(
 ) -> None:
     base = state(["a", "b"])
     experts = [state(["module.a", "b"], 1), state(["module.a", "b", "x.a"], 2)]
-    calls: list[Any] = [ml.merge, ml.inspect, ml.merge_files]
+    calls: list[Any] = [ml.merge, ml.inspect, ml.merge_files, ml.compress]
     for call in calls:
         arguments: Any = [] if call is ml.inspect else ["average"]
+        arguments = ["emr"] if call is ml.compress else arguments
         paths: Any = [tmp_path / f"{i}.safetensors" for i in range(4)]
         for model, path in zip([*experts, base], paths, strict=False):
             ml.save_state_dict(model, path)

@@ -268,7 +268,7 @@ def test_slow_vocabularies(tmp_path: Path) -> None:
     assert (out / "vocab.txt").read_text() == (folders[0] / "vocab.txt").read_text()
     (folders[1] / "vocab.txt").write_text("\n".join([*TOKENS, "g"]))
     with pytest.raises(
-        ValueError, match=r"cannot extend that of expert 0 .* needs a tokenizer.json"
+        ValueError, match=r"needs a tokenizer.json of expert 0, and transformers makes none"
     ):
         ml.merge_files("average", folders, tmp_path / "no", tokenizer="union")
 
@@ -386,10 +386,9 @@ def test_refusals(tmp_path: Path) -> None:
 TEMPLATE = "{% for m in messages %}<x>{{ m['content'] }}<y>{% endfor %}"
 
 
-def test_inspect_proposes_a_command_that_unites_vocabularies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The base's tokens and rows come first in every model, as after adding tokens."""
+@pytest.fixture
+def tuned(tmp_path: Path) -> list[Path]:
+    """The base's tokens and rows come first in both experts, as after adding tokens."""
     base, *experts = (
         save(tmp_path / name, TOKENS, added) for name, added in (("o", ()), *ADDED.items())
     )
@@ -399,6 +398,16 @@ def test_inspect_proposes_a_command_that_unites_vocabularies(
         for key, tensor in start.items():
             state[key][: len(tensor)] += tensor
         ml.save_state_dict(state, folder / "model.safetensors")
+    return [base, *experts]
+
+
+def test_inspect_proposes_a_command_that_unites_vocabularies(
+    tuned: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    base, *experts = tuned
     report = ml.inspect(experts, pretrained=base)
     assert len(report.refusals) == 1
     assert "--exclude" not in report.command
@@ -407,6 +416,75 @@ def test_inspect_proposes_a_command_that_unites_vocabularies(
     union = ml.merge_files("tsv", experts, tmp_path / "u", pretrained=base, tokenizer="union")
     assert_same(ml.load_state_dict(tmp_path / "next"), ml.load_state_dict(union))
     check(union, [union], [*TOKENS, "<x>", "<y>"], *TABLES)
+
+
+def said_by(call: Callable[[], Any]) -> list[str]:
+    """The error of a call, if it raises one, and its warnings."""
+    errors = []
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        try:
+            call()
+        except ValueError as error:
+            errors.append(str(error))
+    return errors + [str(note.message) for note in notes]
+
+
+@pytest.mark.parametrize("chat", [None, "experts", "expert 1", "c"])
+@pytest.mark.parametrize("tokenizer", ["base", "union", "expert 0", "a", "c"])
+def test_inspect_with_a_tokenizer_says_what_a_merge_says(
+    tokenizer: str,
+    chat: str | None,
+    tuned: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its errors and warnings; and the command that it suggests writes that merge."""
+    base, *experts = tuned
+    for folder in experts:
+        (folder / "chat_template.jinja").write_text(TEMPLATE)
+        edit(folder / "tokenizer_config.json", eos_token="<x>")
+    chosen = str(experts[0]) if tokenizer == "a" else tokenizer
+    options: dict[str, Any] = {"pretrained": base, "tokenizer": chosen, "chat_template": chat}
+    said = said_by(lambda: ml.merge_files("tsv", experts, tmp_path / "out", **options))
+    report = ml.inspect(experts, **options)
+    assert [*report.refusals, *report.warnings] == said
+    refused = not (tmp_path / "out").exists()
+    assert refused is ("c" in (tokenizer, chat) or (tokenizer == "base" and chat is not None))
+    assert refused is bool(report.refusals) is (not report.command)
+    call = runner(cli.main, "mergelib", monkeypatch, capsys)
+    words = [*map(str, experts), "-p", str(base), "--tokenizer", chosen]
+    assert call("inspect", *words, *(["--chat-template", chat] if chat else [])).status == refused
+    if refused:
+        return
+    call(*shlex.split(report.command)[1:-1], str(tmp_path / "next"))
+    for file in (tmp_path / "out").iterdir():
+        assert (
+            file.name == "README.md"
+            or file.read_bytes() == (tmp_path / "next" / file.name).read_bytes()
+        )
+    assert set(report.tensors["fate"]) == {"merged"}
+
+
+def test_inspect_measures_matched_rows(tmp_path: Path) -> None:
+    """An expert with permuted rows is as far from the base as before; a new token adds nothing."""
+    base = save(tmp_path / "o", TOKENS)
+    other = save(tmp_path / "p", ["<unk>", *TOKENS[:0:-1]], ("<x>",))
+    state = ml.load_state_dict(base)
+    for key in TABLES:
+        state[key] = torch.cat([state[key][:1], state[key][1:].flip(0), torch.ones(1, 8)])
+    state[TABLES[0]][0] += 3
+    ml.save_state_dict(state, other / "model.safetensors")
+    report = ml.inspect([other], pretrained=base, tokenizer="union")
+    assert report.models.loc["expert 0", "norm"] == pytest.approx(3 * 8**0.5)
+
+
+def test_inspect_finds_no_vocabulary_in_memory(tuned: list[Path]) -> None:
+    models = [ml.load_state_dict(folder) for folder in tuned]
+    report = ml.inspect(models, tokenizer="union")
+    assert "tokenizer= finds no vocabulary of expert 0 in memory" in report.refusals[0]
+    assert report.command == ""
 
 
 @pytest.fixture
