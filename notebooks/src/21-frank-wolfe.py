@@ -106,7 +106,7 @@ def draw_gap(ax):
     ax.text(*(here + 1.6 * downhill + 0.3 * normal), r"$-\nabla\ell$", fontsize=14)
     ax.annotate("", aside + width * downhill, aside, arrowprops=across)
     place = aside + 0.4 * width * downhill - 0.1 * normal
-    ax.text(*place, r"$g/\|\nabla\ell\|$", ha="right", fontsize=14)
+    ax.text(*place, "gap / slope", ha="right", fontsize=12)
 
 
 def draw_triangle(ax):
@@ -118,7 +118,7 @@ def draw_triangle(ax):
     ax.fill(*outline.T, facecolor="none", edgecolor="black", lw=1.8)
 
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "One soft step reaches the lowest point of the triangle, and hard steps zigzag towards it. Contours are the loss in the plane through three experts. The soft step also mixes in the starting point. The arrow points down the gradient. The dashed lines are perpendicular to it, one through the start and one through s, the expert that lies furthest in the arrow's direction. The distance between them times the length of the gradient is the gap g.", "name": "fig-fw-plane"}, "image": {"alt": "Contours of a bowl whose lowest point lies inside a triangle of three experts. From the top corner an arrow points downhill. Two dashed lines across the arrow bound a shaded strip that reaches to the lower left corner, the vertex s. The hard path goes half way to that corner, then turns towards the right one, and ends at the bottom after ever shorter turns. The soft path goes to the bottom at once."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "One soft step reaches the lowest point of the triangle, and hard steps zigzag towards it. Contours are the loss in the plane through three experts. The soft step also mixes in the starting point. The arrow points down the gradient. The dashed lines are perpendicular to it, one through the start and one through s, the expert that lies furthest in the arrow's direction. The distance between them times the slope, the length of the gradient in this plane, is the gap.", "name": "fig-fw-plane"}, "image": {"alt": "Contours of a bowl whose lowest point lies inside a triangle of three experts. From the top corner an arrow points downhill. Two dashed lines across the arrow bound a shaded strip that reaches to the lower left corner, the vertex s. The hard path goes half way to that corner, then turns towards the right one, and ends at the bottom after ever shorter turns. The soft path goes to the bottom at once."}}
 fig, ax = plt.subplots(figsize=(6.4, 3.9))
 draw_triangle(ax)
 for name, corner in corners.items():
@@ -142,13 +142,13 @@ display(
     Markdown(f"""
 * **Frank-Wolfe searches for the best weighted average of experts.** On three experts the loss falls from
   {hard_rows["loss"].iloc[0]:.2f} at the first expert to {hard_rows["loss"].iloc[-1]:.3f} after
-  {len(hard_rows) - 1} hard steps and to {soft_rows["loss"].iloc[1]:.3f} after one soft step. The plain average of these
-  three equally relevant experts already has {average_loss:.3f}.
+  {len(hard_rows) - 1} hard steps and to {soft_rows["loss"].iloc[1]:.3f} after one soft step. The plain average
+  already has {average_loss:.3f}, as all three experts are relevant.
 * **The gap bounds what is left to gain.** If the loss were convex, the gap after the hard steps would prove that every
   weighted average of the three has a loss of at least {certified:.3f}.
 * **The paper's soft step can fail to converge.** In an example with two weights the loss alternates between 0.5 and 2
-  for ever, and the minimum is 0. If the step keeps the current point in the mixture, the gap falls like $1/\\sqrt S$
-  over $S$ steps.
+  for ever, and the minimum is 0. If the step keeps the current point in the mixture, the smallest gap of $S$ steps falls like
+  $1/\\sqrt S$ or faster.
 """)
 )
 
@@ -177,7 +177,7 @@ display(
 #
 # A step starts from the current model $\theta$. The gradient gives a linear approximation of the loss,
 # $\ell(\theta) + \langle \nabla\ell(\theta), s - \theta \rangle$, whose level
-# lines are perpendicular to the arrow in the figure. The **linear minimisation oracle** (LMO) returns the point $s$ of the hull
+# lines in the plane are perpendicular to the arrow in the figure. The **linear minimisation oracle** (LMO) returns the point $s$ of the hull
 # where this approximation is lowest:
 #
 # ```{prf:proposition} A linear function is least at a vertex
@@ -208,9 +208,9 @@ display(
 # *Oracle.* C has the smallest inner product. *Gap.* The linear approximation promises a decrease of $12 - (-8) = 20$.
 # *Hard step.* Along $C - B = (-4, 4)$, whose squared length is 32, the loss is $6.5 - 20\gamma + 16\gamma^2$. It is least at
 # $\gamma = 20/32 = 0.625$, at the point $(1.5, 2.5)$, where it is 0.25. The new gap is $2 - 0 = 2$, so the
-# loss cannot fall by more than 2 (in fact by 0.25). *Soft step.* It goes to the best mixture of several points. Ours mixes the two
-# best vertices, C and A, and the current point B: the best mixture is the minimum, with the loss 0. The paper's leaves out B (see
-# below). `minimise` takes the same steps:
+# loss cannot fall by more than 2 (in fact by 0.25). *Soft step.* It goes to the best mixture of several points. Our soft step mixes the two
+# best vertices, C and A, with the current point B, and reaches the minimum, with the loss 0. The paper's soft step omits B (see
+# below). `minimise` takes our steps:
 
 # %% tags=["nbval-check-output"]
 import torch
@@ -242,8 +242,7 @@ for variant in ("hard", "soft"):
 # ```{prf:proposition} The gap is a certificate
 # :label: prop-fw-certificate
 # If $\ell$ is convex, $\ell(\theta) - \min_{\mathcal M} \ell \le g(\theta)$, for $\theta$ inside the hull or
-# outside. If it is not, $g(\theta) = 0$ with $\theta \in \mathcal M$ still says that $\theta$ is stationary: to
-# first order no direction within the hull goes down.
+# outside. If it is not, $g(\theta) = 0$ with $\theta \in \mathcal M$ still says that $\theta$ is stationary.
 # ```
 #
 # ```{prf:proof}
@@ -252,8 +251,8 @@ for variant in ("hard", "soft"):
 # all $s \in \mathcal M$. Take the best $s$. The second statement is the definition of $g$.
 # ```
 #
-# The gap costs nothing extra, and needs no knowledge of the minimum. A network's loss is not convex in general, so here the
-# bound is checked, not proved. The loss looks like a bowl on the triangle of the first figure:
+# The gap costs nothing extra, and needs no knowledge of the minimum. A network's loss is not convex in general, so the table
+# compares the bound with the lowest loss found in the triangle of the first figure:
 
 # %% tags=["remove-input"]
 table = hard_rows.assign(certified=hard_rows["loss"] - hard_rows["gap"])
@@ -264,7 +263,7 @@ table.set_axis(words, axis=1).rename_axis("hard step")
 # %% tags=["remove-input"]
 display(
     Markdown(f"""
-The lowest loss that we found in the triangle is {lowest:.3f}, and no bound in the last column exceeds it.
+The lowest loss in the triangle, read from an interpolated grid, is {lowest:.3f}, and no bound in the last column exceeds it.
 """)
 )
 
@@ -297,7 +296,7 @@ The lowest loss that we found in the triangle is {lowest:.3f}, and no bound in t
 # \theta_{t+1} = \Big(1 - \sum_j \lambda_j^*\Big)\, \theta_t + \sum_j \lambda_j^* s_j .
 # $$ (eq-fw-prop)
 #
-# The conclusion holds. But with $\sum_j \lambda_j^* = 1$ the first term is zero, so **the current point is
+# With $\sum_j \lambda_j^* = 1$ the first term is zero, so **the current point is
 # dropped**. It only influences which vertices are mixed. This has a consequence that the paper does not mention:
 #
 # ```{prf:proposition} The soft step as stated can stay above the minimum
@@ -313,7 +312,7 @@ The lowest loss that we found in the triangle is {lowest:.3f}, and no bound in t
 #
 # The worked example shows it with $k = 2$. Every iterate lies on an edge of the triangle, where the loss is at least 0.25,
 # and the minimum lies inside. From B, with ties going to A, the step jumps between $(0, 2)$ and $(1, 0)$ for ever. The losses are 0.5
-# and 2, the gaps 4 and 8. Another rule for ties gives another path, and none reaches the minimum.
+# and 2, the gaps 4 and 8.
 
 
 # %% tags=["remove-cell"]
@@ -366,8 +365,7 @@ plt.show()
 #
 # The paper reads this as the rate $O(1/S)$, better than the classical $O(1/\sqrt S)$. The bound is true for starts in the
 # hull, but it is not a rate, because it never falls below $L D^2/2$. In the worked example $L = 1$ and $D^2 = 32$, so this is 16. No proof can
-# remove this floor: [](23-frank-wolfe-proofs) has an example whose gap is *equal* to it at every step. The appendix
-# also goes through the paper's proof line by line.
+# remove this floor: [](23-frank-wolfe-proofs) has an example whose gap is *equal* to it at every step.
 #
 # The correction is to keep the current point as one more point of the mixture. Then the segment from
 # $\theta_t$ to the oracle's vertex is among the mixtures, and the classical theorems apply:
@@ -386,23 +384,22 @@ plt.show()
 #    $\min_{t \le S} g_t \le 4C/(S+2)$ for $S \ge 2$.
 # ```
 #
-# The three statements hold for the hard step with line search, too. So the theorem gives both steps the same guarantee, and does not
-# say that soft steps are faster. The [proof](#fw-proof-kept) is in the appendix, together with starts outside
+# The three statements hold for the hard step with line search, too, so they do not show that soft steps are faster. The [proof](#fw-proof-kept) is in the appendix, together with starts outside
 # the hull ({prf:ref}`prop-fw-kept-outside`) and an oracle per tensor ({prf:ref}`prop-fw-product`). In mergelib, `frank_wolfe` has the
 # hyperparameter `keep_current`, which is `True` by default.
 #
 # ```{admonition} Takeaway: keep the current point
 # :class: tip
 # A soft step that drops the current point can circle for ever above the minimum. With the current point
-# kept, the gap falls at least like $1/\sqrt S$, and like $1/S$ for a convex loss.
+# kept, the smallest gap of $S$ steps falls at least like $1/\sqrt S$, and like $1/S$ for a convex loss.
 # ```
 #
 # ## The hull leaves out extrapolation
 #
 # Task arithmetic at a scale of 0.8 adds 0.8 times each of three task vectors, so it goes 2.4 times as far from the pretrained model as
-# the average. CART at scale 2 adds twice the truncated differences from the average ([](04-low-rank-merging)). Both leave the hull.
-# Frank-Wolfe can prove it. Half of the squared distance to a given model is a convex function of $\theta$. Its value minus
-# its gap is a lower bound for its minimum on the hull, so a positive bound proves that the model is outside:
+# the average. CART at scale 2 adds twice the truncated differences from the average ([](04-low-rank-merging)).
+# Frank-Wolfe can prove that a model is outside the hull. Half of the squared distance to it is a convex function of $\theta$. At every
+# step, this function minus its gap is a lower bound for its minimum on the hull, so a positive bound is a proof:
 
 # %%
 import mergelib as ml
@@ -442,7 +439,7 @@ table = pd.DataFrame({names[0]: outside, names[1]: values})
 table.loc["lowest point found in the hull"] = [0.0, lowest]
 table.round(2)
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "The lowest loss on the line from the pretrained model through the average lies far beyond the average, outside the hull. Loss on 150 images of three tasks. The average is the only point of the line in the hull.", "name": "fig-fw-ray"}, "image": {"alt": "A curve that falls from the pretrained model at zero through the average at one and reaches its minimum well beyond it, below the dashed line of the best point of the hull, then rises. A dot marks the average as the only point inside the hull."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "The lowest loss on the line from the pretrained model through the average lies far beyond the average, outside the hull. Loss on 150 images of three tasks. The line meets the hull only in the average.", "name": "fig-fw-ray"}, "image": {"alt": "A curve that falls from the pretrained model at zero through the average at one and reaches its minimum well beyond it, below the dashed line of the best point of the hull, then rises. A dot marks the average as the only point inside the hull."}}
 fig, ax = plt.subplots(figsize=(6.4, 3.3))
 ax.plot(shares, ray, color=colour("task_arithmetic"), marker="o", ms=4)
 ax.plot(1, ray[2], "o", ms=12, color=colour("average"), label="average, in the hull")
@@ -463,8 +460,7 @@ of {values["CART, scale 2"]:.2f} is lower than that of any point found in the hu
 )
 
 # %% [markdown]
-# The more experts are averaged, the closer their average is to the pretrained model. A good merge of many tasks must then go further
-# past the average, and out of the hull. A remedy within the
+# A remedy within the
 # method is a larger hull: add a merged model as one more vertex (exercise), or multiply the task vectors by a
 # factor first.
 #
@@ -472,7 +468,7 @@ of {values["CART, scale 2"]:.2f} is lower than that of any point found in the hu
 #
 # | paper | claim | found here |
 # |---|---|---|
-# | Proposition 1 | the merged model stays in the hull | true; the released code lets coefficients be negative, and then it can fail |
+# | Proposition 1 | the merged model stays in the hull | true; the released code allows negative coefficients, and its models can leave the hull |
 # | Theorem 1 | bound {eq}`eq-fw-paper` | true for starts in the hull, can be false outside ([](23-frank-wolfe-proofs)) |
 # | Theorem 1 | the gap falls like $1/S$, faster than $1/\sqrt S$ | refuted: in the worked example the gap alternates between 4 and 8 |
 #
@@ -480,8 +476,8 @@ of {values["CART, scale 2"]:.2f} is lower than that of any point found in the hu
 #
 # ## Consistency checks
 #
-# The gap of the first step is the width of the strip in the first figure times the length of the gradient. The lower bound may
-# exceed the lowest loss found by at most 0.01, because the lowest loss is read from an interpolated grid.
+# The gap of the first step is the width of the strip in the first figure times the slope. The lower bound may
+# exceed the lowest loss found by at most 0.01, because of the interpolation.
 
 # %% tags=["hide-input", "nbval-check-output"]
 first_gap = hard_rows["gap"][0]
@@ -511,8 +507,8 @@ if EXACT:
 # ````{solution-start} ex-fw-tie
 # :class: dropdown
 # ````
-# They are equal, and equal to the least inner product of all. The gap is the weighted mean of what each inner
-# product exceeds the least one by, and at the minimum it is zero.
+# They are equal, and equal to the least inner product of all: the gap is the weighted mean of each inner product minus the least one, and it is zero at
+# the minimum.
 
 # %% tags=["nbval-check-output"]
 far = SquaredDistance({"w": torch.tensor([2.5, 2.5])})

@@ -73,12 +73,11 @@ perceptrons = pd.concat(
     for start in mixtures.STARTS
     for seed in range(SEED, SEED + (2 if SMOKE else 3))
 )
-errors = {name: abs(scripts["loss"] - scripts[name]).mean() for name in ("share", "curved")}
-errors["half"] = abs(scripts["loss"] - 0.5).mean()
 true = scripts[scripts["share"].between(0.1, 0.9)]  # both sources are in the target
 inner = {name: abs(true["loss"] - true[name]).mean() for name in ("share", "curved")}
+inner["half"] = abs(true["loss"] - 0.5).mean()
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "The best weight of a source is close to its fraction in the target for fine-tuned experts; with separate initialisation even the distance to the optimum contains no fraction. The target mixes the data of two sources, and the first has the fraction on the horizontal axis. Left, the weight with the least loss on the target, before further training, for four pairs of experts of one pretrained vision transformer (grey) and their mean. Right, the weight whose average is nearest to the trained optimum, for perceptrons, three seeds. 95 % intervals.", "name": "fig-proximal-chain"}, "image": {"alt": "Left, four grey lines and their mean rise along the diagonal from about zero to a little above one. Right, perceptrons with the same initialisation are at zero and one at the ends and near one half between. Separately initialised ones stay near one half at all fractions, and after re-basin they come close to zero and one at the ends."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "The best weight of a source is close to its fraction in the target for fine-tuned experts; with separate initialisation even the distance to the optimum is not least at the fraction. The target mixes the data of two sources, and the first has the fraction on the horizontal axis. Left, the weight with the least loss on the target, before further training, for four pairs of experts of one pretrained vision transformer (grey) and their mean. Right, the weight whose average is nearest to the trained optimum, for perceptrons, three seeds. 95 % intervals.", "name": "fig-proximal-chain"}, "image": {"alt": "Left, four grey lines and their mean rise along the diagonal from about zero to a little above one. Right, perceptrons with the same initialisation are at zero and one at the ends and near one half between. Separately initialised ones stay near one half at all fractions, and after re-basin they come close to zero and one at the ends."}}
 fig, axes = plt.subplots(1, 2, figsize=(6.9, 3.4), sharey=True)
 for _, rows in scripts.groupby("pair"):
     axes[0].plot(rows["share"], rows["loss"], color=plots.LIGHT, lw=1.3)
@@ -112,7 +111,7 @@ far = three.norm(dim=1)
 assert [round(float(w), 2) for w in uneven.weights] == [0.04, 0.5, 0.46]
 assert [round(float(a), 2) for a in far] == [1.04, 1.04, 1.22]
 if EXACT:
-    assert errors["share"] < errors["half"] / 2
+    assert inner["share"] < inner["half"]
     assert inner["curved"] < inner["share"]
     middle = perceptrons[perceptrons["share"].between(0.1, 0.9)]
     assert middle[["loss", "trained"]].stack().between(0.3, 0.7).all()
@@ -122,11 +121,10 @@ display(
     Markdown(f"""
 * **Theorem 3 is right for Euclidean distances.** Its claim that a nearer source gets a larger weight holds for two sources only:
   three sources at distances 1.04, 1.04 and 1.22 get the weights 0.04, 0.50 and 0.46.
-* **With MMD, the weights are the fractions in which the sources' data must be mixed to resemble the target.** The best weight of
-  fine-tuned experts differs from the fraction by {errors["share"]:.2f} on average, and from one half by {errors["half"]:.2f} (four pairs,
-  one seed).
-* **The paper's own weight, −0.1244, means: use the nearer source alone.** By the theory,
-  the target lies beyond that source, and a merge with non-negative weights cannot help.
+* **With distances between data sets (MMD), the weights are the fractions in which the sources' data must be mixed to resemble the target.** If both sources are in the target, the best
+  weight of fine-tuned experts differs from the fraction by {inner["share"]:.2f} on average, and from one half by {inner["half"]:.2f} (four pairs, one seed).
+* **The paper's own weight, −0.1244, means that the target lies beyond the nearer source.** Among weights that are not negative, those of
+  this source alone are then the best.
 """)
 )
 
@@ -155,7 +153,7 @@ display(
 # | `affine` | the distance from $\theta^P$ to $\theta^*$, with $\sum \gamma_i = 1$ | Eq. 4, and experiments with $\gamma$ from −1 to 2 |
 # | `simplex` | the same, with $\gamma_i \ge 0$ | Eq. 10, Theorem 3 |
 #
-# The three have different solutions. Distance, initial loss and loss after training can rank the same two starts differently
+# The three have different solutions: of two initialisations, the one nearer to $\theta^*$ can have the higher loss, before and after training
 # ({ref}`example <proximal-orders>`). The theory is about distance.
 #
 # ## An example with numbers
@@ -239,11 +237,11 @@ plt.show()
 # :label: thm-proximal-weights
 # If $\sum_i \gamma_i = 1$, then $\lVert \theta^P - \theta^* \rVert^2 = \frac12 \gamma^\top H \gamma$. For points of a
 # Euclidean space $H \succeq 0$, and
-# 1. every solution of $H\gamma = \lambda e$, $e^\top \gamma = 1$ is a best `affine` weight, and there is one;
+# 1. every solution of $H\gamma = \lambda e$, $e^\top \gamma = 1$ is a best `affine` weight, and one exists ($e$ is the vector of ones, $\lambda$ a number);
 # 2. a best `simplex` weight is such a solution for the sources that it uses;
 # 3. for two sources, $\gamma_1 = \dfrac{a_2^2 + a_{12}^2 - a_1^2}{2 a_{12}^2}$, on the simplex clipped to $[0, 1]$.
 #
-# If $a$ is merely a metric, $H \succeq 0$ on weights of sum 0 for $n \le 3$, and this can fail from $n = 4$ on.
+# If $a$ is another metric, $\gamma^\top H \gamma$ is convex on $\sum_i \gamma_i = 1$ for $n \le 3$ but can be negative; for $n \ge 4$ it need not be convex.
 # ```
 #
 # The [proof](#proximal-weights-proof) is in the appendix. Part 3 is the paper's Eq. 11, which its appendix E states with both sources
@@ -262,12 +260,12 @@ plt.show()
 #
 # ## Distances of data instead of parameters
 #
-# $\theta^*$ is unknown before training, so SAIL uses distances between data sets. The paper justifies this by its Lemma 2 for
-# total variation and linear discriminant analysis. The lemma is wrong in three places ({ref}`checks <proximal-lda>`), and the total
-# variation of two *samples* is always 1, so that SAIL by its own estimator is the uniform average ({ref}`check <proximal-atoms>`).
+# $\theta^*$ is unknown before training, so SAIL uses distances between data sets. By the paper's Lemma 2, the distance of parameters is a multiple of the data's
+# total variation, for linear discriminant analysis. The lemma is wrong in three places ({ref}`checks <proximal-lda>`). Two samples without
+# common points have the total variation 1, so this estimator always gives uniform weights ({ref}`check <proximal-atoms>`).
 #
 # In its experiment the paper uses the **maximum mean discrepancy** {cite}`gretton2012kernel`,
-# $\mathrm{MMD}(D, D') = \lVert m_D - m_{D'} \rVert$, where $m_D$ is the mean of $D$ in the space of a kernel. This needs no lemma:
+# $\mathrm{MMD}(D, D') = \lVert m_D - m_{D'} \rVert$, where $m_D$ is the mean of $D$ in the space of a kernel.
 #
 # ```{prf:proposition} Mixtures and MMD
 # :label: prop-proximal-kmm
@@ -320,7 +318,7 @@ Without the test, five draws of two equal sources give first weights from −{-m
 # %% [markdown]
 # ## From data to loss
 #
-# Theorem 3 compares data, but the aim is a low loss. The figure shows what lies between them.
+# Theorem 3 compares data, but the aim is a low loss.
 
 # %% tags=["remove-cell"]
 boxes = (
@@ -350,7 +348,7 @@ for y, text, shade in ((0.28, "holds for", BLUE), (-0.42, "broken by", VERMILION
     ax.text(-0.3, y, text, ha="center", va="center", fontsize=11, color=shade, style="italic")
 ax.set(xlim=(-0.8, 6.8), ylim=(-0.8, 1.5))
 ax.axis("off")
-fig.suptitle("Data and loss are three links apart", fontsize=13, weight="bold")
+fig.suptitle("Each link from data to loss can break", fontsize=13, weight="bold")
 plt.show()
 
 # %% [markdown]
@@ -379,22 +377,21 @@ if EXACT:
 display(
     Markdown(
         f"""
-* **Linear least squares** is exact if all sources have inputs with the same second moments. With other inputs the best weight
+* **Linear least squares** follows the fraction if all sources have inputs with the same second moments. With other inputs the best weight
   exceeds the fraction by up to {bent:.2f}, because training is not affine in the data.
 * **Fine-tuned experts** of one vision transformer follow the fraction (first figure). For true mixtures the curvature formula
   reduces the mean error from {inner["share"]:.2f} to {inner["curved"]:.2f}.
-* **Perceptrons** with opposite labels do not follow it. The best weight is between 0.3 and 0.7 for every true mixture, also after
-  20 training steps, because each source is useless on the other's inputs.
-* **Separate initialisation breaks the distance as well.** Even an oracle that knows θ* puts the weight
-  {oracle["own", 1.0]:.2f} on source 1 if the target is exactly its data. Matching the hidden units raises it to
+* **Perceptrons** do not follow it if their sources have other inputs and opposite labels. The weight of least loss is between 0.3 and 0.7 for every true
+  mixture, before and after 20 training steps.
+* **Separate initialisation breaks the distance as well.** θ* is initialised separately, too, so the weight nearest to it is
+  {oracle["own", 1.0]:.2f} even if the target is exactly the data of source 1. Matching the hidden units of the networks raises it to
   {oracle["re-basin", 1.0]:.2f}, but for true mixtures the best weights stay near one half.
 """
     )
 )
 
 # %% [markdown]
-# The units are matched by Git Re-Basin {cite}`ainsworth2023git`. The start itself is `ml.merge("average", sources, weights=...)`. The [ledger](59-sail-claims) has the paper's claim about these weights on
-# GPTs with retraining (S2).
+# The units are matched by Git Re-Basin {cite}`ainsworth2023git`. `ml.merge("average", sources, weights=...)` computes $\theta^P$.
 #
 # (proximal-thirds)=
 # ## The paper's weight is −0.1244
@@ -433,9 +430,9 @@ table.rename_axis(["tokens", "features"])
 
 # %% [markdown]
 # The target lies beyond $D_2$, so Eq. 11 gives about 0 or less, and the stated formula about 1 or more
-# (exercise {ref}`ex-proximal-beyond`). The paper's number fits Eq. 11, whose `simplex` weights are $(0, 1)$. **The theory says: use the
-# nearer source alone.** An optimum near −0.12 in a sweep confirms the cut, not the formula, and the value changes with the features.
-# The nearest source alone is therefore the baseline to beat.
+# (exercise {ref}`ex-proximal-beyond`). The paper's number fits Eq. 11, whose `simplex` weights are $(0, 1)$: **without negative weights, the
+# nearer source alone is best.** Every cut like this gives a negative $\gamma_1$, whose size changes with the features, so the paper's number does not test the formula.
+# The nearest source alone is the baseline to beat.
 #
 # ## What the theory guarantees
 #
@@ -445,15 +442,14 @@ table.rename_axis(["tokens", "features"])
 # |---|---|---|
 # | Theorem 1 | a source is nearer to $\theta^*$ than random weights, with high probability | true for $d \ge 2$ and independent sources, by another proof ({prf:ref}`thm-proximal-markov`); separately initialised networks are *farther* than PyTorch's initial weights ({ref}`table <proximal-random>`) |
 # | Theorem 2 | gradient descent from $\theta^P$ converges linearly, $\frac L2 \lVert \theta^P - \theta^* \rVert^2$ bounds the initial excess | true; only a bound falls with the distance ({ref}`example <proximal-orders>`) |
-# | Appendix C | half the excess loss, hence faster | true for small $\kappa = L/\mu$; it saves a constant number of steps, not a factor ({ref}`check <proximal-steps>`) |
+# | Appendix C | half the excess loss of a random initialisation, hence faster | true for small $\kappa = L/\mu$; it saves a constant number of steps, not a factor ({ref}`check <proximal-steps>`) |
 # | Theorem 3 | closed form of the weights | true for Euclidean distances ({prf:ref}`thm-proximal-weights`) |
-# | Theorem 3 | nearer sources get larger weights | true for two sources, refuted for three |
 # | Lemma 2 | distance of parameters is $C$ times total variation | wrong in three places ({ref}`checks <proximal-lda>`) |
-# | Theorem 4 | risk on the target is bounded | true and above $2C$ as stated, so it excludes nothing; the corrected bound is useful from a few hundred examples on ({prf:ref}`thm-proximal-risk`) |
+# | Theorem 4 | risk on the target is bounded | true as stated, but above the largest possible risk, so it excludes nothing; the corrected bound is useful from a few hundred examples on ({prf:ref}`thm-proximal-risk`) |
 #
 # ```{admonition} Takeaway: estimate the fractions first
 # :class: tip
-# Compute the weights by MMD on fixed features. If one of them is close to 0 or 1, use the nearest source alone. If you can evaluate each
+# Compute the weights by MMD on fixed features. If one of them is close to 1, use this source alone. If you can evaluate each
 # source on the data of each, weight the fractions by curvature.
 # ```
 #
@@ -507,7 +503,7 @@ for name, power in (("squares", 1.0), ("plain", 0.5)):
 # ````{solution-end}
 # ````
 #
-# ```{exercise} When all three objectives agree (hard)
+# ```{exercise} Equal curvatures: three objectives agree (hard)
 # :label: ex-proximal-keep
 # Let $J_1$ and $J_2$ be quadratics with one curvature $H$ and the minima $\theta_1$, $\theta_2$. Show that the best
 # $\gamma_1$ for $J_\rho$ is $\rho$ by distance, by loss, and by loss after any number of gradient steps.
@@ -540,5 +536,5 @@ for count in (0, 1, 10):
 # ## Summary
 #
 # * The best weights follow from squared Euclidean distances by a quadratic programme, which has a closed form for two sources.
-# * With MMD they are mixing fractions. Fine-tuned experts of one model want these weights; networks from scratch do not.
+# * With MMD they are mixing fractions. Fine-tuned experts of one model have their best weights near these fractions; networks from scratch do not.
 # * The guarantees hold for linear models. In the paper's own experiment they recommend the nearest source alone.
