@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mergelib.inspection.companions import folder_of, usage_of
+from mergelib.inspection.companions import CHAT, folder_of, usage_of
 from mergelib.inspection.vocabularies import read_json, read_rows
 from mergelib.io.matched import Matched
 from mergelib.messages.warned import warn
@@ -19,7 +19,6 @@ Matching = tuple[Mapping[str, StateDict], Path | None, Files, Places, list[int]]
 _PARTIAL = ("tokenizer_config.json", "added_tokens.json")  # list added tokens alone
 _NOT_TOKENS = re.compile(r"pos|wpe|type|relative", re.IGNORECASE)  # positions and segments
 _PLAIN = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False) | {"normalized": True}
-_ITEMS = ("the chat template", "tokenizer_config.json: eos_token")
 
 
 def match_vocabularies(
@@ -134,7 +133,7 @@ def read_chat(
     """
     if chosen is None:
         return {}
-    kinds = {n: [usage_of(f)[item] for item in _ITEMS] for n, f in folders.items() if f}
+    kinds = {n: [usage_of(f)[item] for item in CHAT] for n, f in folders.items() if f}
     asked = [*folders] if chosen == "experts" else [names.get(chosen, "")]
     (template, end), *others = [kinds.get(name, [None, None]) for name in asked]
     if not template or any(other != [template, end] for other in others):

@@ -84,7 +84,12 @@ def _read(file: Path) -> Rows:
     if file.suffix == ".txt":
         lines = file.read_text("utf-8", "replace").removesuffix("\n").split("\n")
         return dict(enumerate(lines)) if _LISTS.search(file.name) else {}
-    content = read_json(file)
+    try:
+        content = read_json(file)
+    except ValueError:
+        if file.name in _CONTENT or "vocab" in file.name:
+            raise
+        return {}
     if file.name == "tokenizer.json":
         return _fast(content)
     if file.name == "tokenizer_config.json":
@@ -115,12 +120,22 @@ def _numbered(content: Mapping[str, Any]) -> Rows:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, or an empty one if it cannot be read."""
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
+    """Return the JSON object in a file, or an empty one if there is none."""
+    content = load_json(file)
     return content if isinstance(content, dict) else {}
+
+
+def load_json(file: Path) -> Any:
+    """Return the content of a JSON file, None if it does not exist; ValueError if it is damaged."""
+    try:
+        return json.loads(file.read_bytes())
+    except OSError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{file} is not JSON, so it is damaged or half written: copy or download it again "
+            f"({error})"
+        ) from None
 
 
 def _wholes(folder: Path) -> dict[str, bytes]:

@@ -164,6 +164,7 @@ def inspect(
             attempt(partial(numbers.add, key), left)
         numbers.watch.tell()
     method, reason = suggest(source, numbers, left)
+    chat = any("chat_template='experts'" in str(note.message) for note in notes)
     if method and patterns:
         owner = next(iter(models))
         reason += f"; {', '.join(patterns)} differ, so the result has those of {owner}, if any"
@@ -175,6 +176,9 @@ def inspect(
         reason += "; mergelib merge-adapters writes an adapter instead of a model"
     if method and any(map(is_statistic, source.selection.merged)):
         reason += "; measure BatchNorm's statistics again afterwards (ml.recalibrate_batchnorm)"
+    command = ""
+    if method:
+        command = command_for(method, given, pretrained, parts, source, tokenizer, chat=chat)
     return Inspection(
         table_of(rows),
         numbers.table(known),
@@ -182,7 +186,7 @@ def inspect(
         tuple(dict.fromkeys(map(str, refusals + left))),
         tuple(dict.fromkeys(str(note.message) for note in notes)),
         *costs_of(method or "average", source),
-        command_for(method, given, pretrained, parts, source, tokenizer) if method else "",
+        command,
         reason,
     )
 

@@ -47,6 +47,8 @@ def command_for(
     parts: Parts,
     source: Source,
     tokenizer: str = "",
+    *,
+    chat: bool = False,
 ) -> str:
     """Return the command, or the call if models are not files."""
     folds = method == "tsv" and max(_factorised(source)) > 2
@@ -67,6 +69,7 @@ def command_for(
     for old, new in (parts.rename or {}).items():
         words += ["--rename", f"{old}={new}"]
     words += ["--tokenizer", tokenizer] if tokenizer else []
+    words += ["--chat-template", "experts"] if chat else []
     words += ["--fold-convolutions"] if folds else []
     return shlex.join([*words, "--output", "merged"])
 
