@@ -400,6 +400,25 @@ def _() -> None:
     merge_files("a.safetensors")
 
 
+@case("pointer")
+def _() -> None:
+    Path("a.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    merge_files("a.safetensors")
+
+
+@case("not-json")
+def _() -> None:
+    Path(folder("a", tuned(1)), "config.json").write_text('{"mod')
+    merge_files("a")
+
+
+@case("beside")
+def _() -> None:
+    Path("a").mkdir()
+    saved("a/model-00001-of-00002.safetensors", tuned(1))
+    merge_files("a")
+
+
 @case("shard")
 def _() -> None:
     Path("a").mkdir()

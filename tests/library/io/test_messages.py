@@ -175,3 +175,43 @@ def test_dtypes_that_are_not_known_are_quantised(tmp_path: Path) -> None:
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0")
     with pytest.raises(ValueError, match=r"unsupported dtype F8_E8M0: .*dequantise the model"):
         Checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "(0 bytes are too few)"),
+        (b"<!DOCTYPE html>\n<html>", "(it is a text, which starts with '<!DOCTYPE html>')"),
+        (b"Entry not found", "(it is a text, which starts with 'Entry not found')"),
+        (b"\xff" * 100, "(its header would take 18446744073709551615 of 100 bytes)"),
+    ],
+)
+def test_what_a_damaged_file_is(content: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(content)
+    message = f"{path} is truncated or not safetensors {reason}: copy or download it again"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_state_dict(path)
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "pytorch_model.bin", "a.pt"])
+def test_pointers_of_git_lfs(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    whole = tmp_path if name == "pytorch_model.bin" else path
+    with pytest.raises(ValueError, match=re.escape(f"{path} is a pointer of Git LFS without")):
+        load_state_dict(whole)
+
+
+@pytest.mark.parametrize(
+    ("file", "lacked"),
+    [
+        ("model-00001-of-00002.safetensors", "model.safetensors.index.json"),
+        ("pytorch_model-00002-of-00002.bin", "model.safetensors.index.json"),
+        ("adapter_model.safetensors", "adapter_config.json"),
+    ],
+)
+def test_a_file_that_lacks_the_one_beside_it(file: str, lacked: str, tmp_path: Path) -> None:
+    (tmp_path / file).touch()
+    with pytest.raises(ValueError, match=re.escape(f"holds {file} and no {lacked}: copy or")):
+        load_state_dict(tmp_path)
