@@ -93,8 +93,9 @@ def _read_json(what: str, text: str) -> Any:
 
 
 def _read_value(text: str) -> Any:
+    words = {"True": True, "False": False, "None": None}  # as messages write them
     try:
-        return json.loads(text)
+        return words[text] if text in words else json.loads(text)
     except json.JSONDecodeError:
         return [_read_value(part.strip()) for part in text.split(",")] if "," in text else text
 

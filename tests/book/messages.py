@@ -314,6 +314,8 @@ def _() -> None:
 
 # ------------------------------------------------------------------- values, and kinship of models
 
+case("weights-sum")(lambda: merge(weights=[50, 50]))
+case("scale")(lambda: merge(method="task_arithmetic", scale=30))
 case("not-finite")(lambda: merge(more(classifier__weight=torch.full((3, 32), torch.nan))))
 case("overflow")(
     lambda: ml.merge("average", [{"w": torch.full((4,), 6e4).half()}] * 2, weights=[1, 1])
@@ -326,6 +328,7 @@ case("copy-overflow")(
     )
 )
 case("unrelated")(lambda: ml.merge("average", [BASE, weights(7)]))
+case("swapped")(lambda: ml.merge("average", [BASE, tuned(2)], pretrained=tuned(1)))
 case("parallel")(
     lambda: ml.merge(
         "ties", [ml.add(tuned(i), ml.scale(weights(9), 0.1)) for i in (1, 2)], pretrained=BASE
