@@ -170,7 +170,7 @@ LORA = {
 case("adapters")(lambda: merge(lambda state: {**state, **LORA}))
 
 
-def adapter(module: str = "dense", **config: str) -> None:
+def adapter(module: str = "dense", **config: str | int) -> None:
     """Write the folder of an adapter of one module, and merge with it."""
     place = f"base_model.model.encoder.{module}"
     factors = {"lora_A": torch.ones(4, 32), "lora_B": torch.ones(32, 4)}
@@ -188,6 +188,7 @@ def _() -> None:
 
 case("adapter-kind")(lambda: adapter(peft_type="IA3"))
 case("adapter-fit")(lambda: adapter("other"))
+case("adapter-ranks")(lambda: adapter(r=8))
 
 
 def merge_adapters(method: str, *bases: str) -> None:
@@ -209,6 +210,7 @@ def _() -> None:
 
 case("adapter-bases")(lambda: merge_adapters("average", "org/small", "org/large"))
 case("adapter-rank")(lambda: merge_adapters("ties", "org/small", "org/small"))
+case("adapter-copies")(lambda: merge_adapters("average", "org/small", "org/small"))
 case("quantised")(lambda: merge(more(encoder__dense__weight=torch.ones(32, 32, dtype=torch.int8))))
 
 
