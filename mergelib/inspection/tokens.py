@@ -18,6 +18,7 @@ Matching = tuple[Mapping[str, StateDict], Path | None, Files, Places, list[int]]
 
 _PARTIAL = ("tokenizer_config.json", "added_tokens.json")  # list added tokens alone
 _NOT_TOKENS = re.compile(r"pos|wpe|type|relative", re.IGNORECASE)  # positions and segments
+_SPECIAL = ("extra_special_tokens", "additional_special_tokens")  # of transformers 5, and before
 _PLAIN = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False) | {"normalized": True}
 
 
@@ -109,7 +110,25 @@ def _united(
             added.setdefault(token, {"content": token, **_PLAIN, **known.get(token, {})})
     listed = read_json(folder / "tokenizer.json").get("added_tokens") or []
     new = [{**entry, "id": row} for row, entry in enumerate(added.values(), start)]
-    return {"tokenizer.json": {"added_tokens": [*listed, *new]}}
+    special = _united_special(folders, owner, added)
+    return {"tokenizer.json": {"added_tokens": [*listed, *new]}, "tokenizer_config.json": special}
+
+
+def _united_special(folders: Mapping[str, Path], owner: str, added: Files) -> dict[str, Any]:
+    """Return the owner's list of special tokens with the added ones that other models list."""
+    lists = []
+    for name in dict.fromkeys((owner, *folders)):
+        config = read_json(folders[name] / "tokenizer_config.json")
+        lists += [(name, e, config[e]) for e in _SPECIAL if isinstance(config.get(e), list)]
+    own = [token for name, _, listed in lists if name == owner for token in listed]
+    known = {*map(_text, own)}
+    tokens = dict.fromkeys(_text(token) for _, _, listed in lists for token in listed)
+    new = [token for token in tokens if token in added and token not in known]
+    return {lists[0][1]: [*own, *new]} if new else {}
+
+
+def _text(token: Any) -> str:
+    return str(token.get("content") if isinstance(token, dict) else token)
 
 
 def _tables(layouts: Mapping[str, StateDict], sizes: Mapping[str, int]) -> set[str]:
