@@ -142,6 +142,8 @@ def test_the_base_is_found_in_the_configuration(base: State, tmp_path: Path) -> 
         ml.merge("average", [one, other])
     with pytest.warns(UserWarning, match="trained on another base .*are applied to pretrained"):
         ml.merge("average", [one, other], pretrained=place)
+    with pytest.warns(UserWarning, match=re.escape(f"another base ({other}: {one}) are applied")):
+        ml.merge("average", [one, other, adapter(tmp_path / "unnamed")], pretrained=place)
     hub = adapter(tmp_path / "d", base_model_name_or_path="org/model")
     with pytest.raises(
         ValueError, match="'org/model', no folder here: pass the base as pretrained"
