@@ -4,7 +4,7 @@ A case is named like its anchor on the page, without ``message-``. It runs in an
 `message_of` returns what the library says about it.
 """
 
-import argparse
+import collections
 import json
 import sys
 import warnings
@@ -376,7 +376,7 @@ def _() -> None:
 
 @case("code")
 def _() -> None:
-    torch.save({"state_dict": tuned(1), "args": argparse.Namespace(epochs=3)}, "a.pt")
+    torch.save({"state_dict": tuned(1), "args": collections.deque([3])}, "a.pt")
     merge_files("a.pt")
 
 

@@ -23,7 +23,7 @@ def weights(fill: float = 1.0) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("content", "name"),
     [
-        (argparse.Namespace(lr=1), "argparse.Namespace"),
+        (argparse.Namespace(path=Path("x")), "pathlib.PosixPath"),
         (Path("x"), "pathlib.PosixPath"),
         (collections.deque([1]), "collections.deque"),
         ({"a": pickle.PickleBuffer}, "pickle.PickleBuffer"),
@@ -43,9 +43,23 @@ def test_what_a_refused_pickle_holds_is_named(
 
 def test_all_names_are_listed(tmp_path: Path) -> None:
     path = tmp_path / "a.ckpt"
-    torch.save({"a": argparse.Namespace(), "b": collections.deque(), "w": weights()}, path)
-    with pytest.raises(ValueError, match=r"holds argparse.Namespace, collections.deque besides"):
+    torch.save({"a": Path(), "b": collections.deque(), "w": weights()}, path)
+    with pytest.raises(ValueError, match=r"holds collections.deque, pathlib.PosixPath besides"):
         Checkpoint(path)
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_checkpoints_of_timm_are_read(tmp_path: Path, archive: bool) -> None:
+    """They hold the options of the training; another reader of pickles still refuses these."""
+    path = tmp_path / "model_best.pth.tar"
+    saved = {"epoch": 3, "arch": "resnet50", "state_dict": weights(2.0), "metric": 0.5}
+    saved |= {"optimizer": {"state": {}}, "args": argparse.Namespace(lr=0.1, mean=(0.5, 0.5))}
+    torch.save(saved, path, _use_new_zipfile_serialization=archive)
+    state = load_state_dict(path)
+    assert state.keys() == weights().keys()
+    assert torch.equal(state["fc.weight"], weights(2.0)["fc.weight"])
+    with pytest.raises(pickle.UnpicklingError, match="Namespace"):
+        torch.load(path, weights_only=True)
 
 
 SETS: list[tuple[dict[str, Any], str, str]] = [
