@@ -58,8 +58,9 @@ def dtypes(experts: Sequence[Tensor], pretrained: Tensor | None) -> set[torch.dt
 def tell_of_factors(method: Method, at: Mapping[str, dict[str, Any]], count: int) -> None:
     """Warn about weights that do not sum to 1, and about a scale that is a percentage."""
     accepted = parameters_of(method.function)
+    sums = method.linear and method.elementwise and not (method.needs_pretrained or method.prepare)
     for values in at.values():
-        if method.linear and not method.needs_pretrained:
+        if sums:
             chosen = {name: value for name, value in values.items() if name in accepted}
             total = method.function([torch.ones(1)] * count, **chosen).item()
             if abs(total - 1) > 0.01:
