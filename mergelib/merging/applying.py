@@ -60,7 +60,7 @@ def tell_of_factors(method: Method, at: Mapping[str, dict[str, Any]], count: int
     accepted = parameters_of(method.function)
     sums = method.linear and method.elementwise and not (method.needs_pretrained or method.prepare)
     for values in at.values():
-        if sums:
+        if sums and count > 1:
             chosen = {name: value for name, value in values.items() if name in accepted}
             total = method.function([torch.ones(1)] * count, **chosen).item()
             if abs(total - 1) > 0.01:

@@ -168,6 +168,9 @@ def test_dtype_and_size_of_shards(
         ("multislerp", "'karcher' with steps=0?"),
         ("ramplus_tl", "'ram' with r=0.1?"),
         ("task_vector", "'task_arithmetic'?"),
+        ("TSV", "'tsv'?"),
+        ("Iso_C", "'iso_c'?"),
+        ("DARE_TIES", "'dare' with combine='ties'?"),
     ],
 )
 def test_methods_by_the_names_of_other_tools(run: Run, name: str, meant: str) -> None:

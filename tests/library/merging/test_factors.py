@@ -41,6 +41,12 @@ def test_weights_that_do_not_sum_to_one(weights: Any, total: str | None) -> None
             merge(normalise=True)
 
 
+def test_a_single_model_may_be_scaled() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ml.merge("average", EXPERTS[:1], weights=[0.5])
+
+
 @pytest.mark.parametrize("decay", ["linear", "cosine", "1-sqrt"])
 def test_weights_of_a_decay_sum_to_one(decay: str) -> None:
     with warnings.catch_warnings():
