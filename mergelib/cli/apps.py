@@ -1,6 +1,7 @@
 """The tree of commands, and options that several commands share."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -75,6 +76,11 @@ def read_settings(texts: Sequence[str] | None, option: str = "--set") -> dict[st
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise ValueError(f"{option} expects name=value, got {text!r}")
+        if re.fullmatch(r"-?0,\d+", value):
+            raise ValueError(
+                f"{option} {name}={value} is a list of two numbers: write "
+                f"{name}={value.replace(',', '.')}, or {name}=[{value}] for a value per expert"
+            )
         if value[:1] in ("{", "["):
             settings[name] = _read_json(f"{option} {name}", value)
         else:

@@ -464,6 +464,9 @@ case("output-format")(lambda: merge_files(saved("a.safetensors", tuned(1)), outp
 
 case("unknown-method")(lambda: merge(method="dare_ties"))
 case("other-family")(lambda: merge(method="adamerging"))
+case("decimal-comma")(
+    lambda: shell("merge", "ties", "a", "b", "-o", "c.safetensors", "--set", "scale=0,3")
+)
 case("hyperparameter")(lambda: merge(method="ties", drop_rate=0.5))
 case("value")(lambda: merge(method="ties", density=20))
 case("needs-pretrained")(lambda: merge(method="tsv", pretrained=None))

@@ -189,6 +189,17 @@ def test_settings_are_json_else_text() -> None:
     assert cli.apps.read_settings(None) == {}
 
 
+@pytest.mark.parametrize("value", ["0,3", "-0,3", "0,25", "0,1"])
+def test_a_decimal_comma_is_no_list(value: str) -> None:
+    """With two experts, a scale of 0,3 would leave out the first and triple the second."""
+    dotted = value.replace(",", ".")
+    message = f"scale={value} is a list of two numbers: write scale={dotted}, or scale=[{value}]"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        cli.apps.read_settings([f"scale={value}"])
+    whole = [int(part) for part in value.split(",")]
+    assert value[:1] == "-" or cli.apps.read_settings([f"scale=[{value}]"]) == {"scale": whole}
+
+
 def test_merges_that_are_refused(run: Run, models: tuple[Path, list[Path]], tmp_path: Path) -> None:
     base, (a, b, c) = models
     output = tmp_path / "out.safetensors"
