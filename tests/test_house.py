@@ -14,7 +14,7 @@ from mergebook.suites.families import FAMILIES
 ROOT = Path(mergelib.__file__).parents[1]
 FILES = [file for name in ("mergelib", "mergebook") for file in (ROOT / name).rglob("*.py")]
 LONGEST_FILE = 400
-MOST_LINES = {"mergelib": 17_246, "mergebook": 20_239}
+MOST_LINES = {"mergelib": 17_260, "mergebook": 20_239}
 # A private dialect, where the field says: a number of, the same, again, rarely, must, so that not.
 DIALECT = re.compile(
     r"\b(so many|likewise|anew|seldom|shall|lest|whoever|whence|a row a|as of `)\b"
@@ -53,7 +53,7 @@ def test_the_packages_only_shrink(package: str) -> None:
     few rows by 50, ties of files by 50, modules by 10; adapters of
     another base, and vocabularies in a report, by 70; WUDI by 60, and by 60 the laboratory, which
     measures its descent; what a first user's files and mistakes showed (damaged files, versions of
-    Sentence-Transformers, wrong units, a swapped base, copies of adapters) by 211.
+    Sentence-Transformers, wrong units, a swapped base, copies of adapters) by 225.
     """
     count = sum(lines(file) for file in (ROOT / package).rglob("*.py"))
     assert count <= MOST_LINES[package]

@@ -164,7 +164,11 @@ def inspect(
             attempt(partial(numbers.add, key), left)
         numbers.watch.tell()
     method, reason = suggest(source, numbers, left)
-    chat = any("chat_template='experts'" in str(note.message) for note in notes)
+    said = " ".join(str(note.message) for note in notes)
+    if not tokenizer and "tokenizer='union'" in said:
+        united = attempt(lambda: match_vocabularies(models, {}, "union")[0], [])
+        tokenizer = "" if united is None else "union"
+    chat = "chat_template='experts'" in said
     if method and patterns:
         owner = next(iter(models))
         reason += f"; {', '.join(patterns)} differ, so the result has those of {owner}, if any"

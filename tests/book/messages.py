@@ -248,6 +248,9 @@ def vocabulary(tokens: Sequence[str]) -> dict[str, Any]:
 
 
 case("tokens")(lambda: merge_folders(vocabulary(TOKENS), vocabulary(TOKENS[::-1])))
+case("lost-tokens")(
+    lambda: merge_folders(vocabulary(TOKENS[:-1]), vocabulary([*TOKENS[:-1], "<end>"]))
+)
 case("one-token")(lambda: merge_folders(vocabulary(TOKENS), vocabulary([*TOKENS[:-1], "<end>"])))
 
 

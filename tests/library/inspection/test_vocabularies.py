@@ -117,6 +117,32 @@ def test_a_reserved_row_put_to_use_is_warned_of(models: list[Path]) -> None:
         merge(models)
 
 
+@pytest.mark.parametrize("write", [fast, unigram, vocab_json, vocab_txt])
+def test_a_token_in_a_padded_row_is_not_lost_in_silence(
+    models: list[Path], write: Write, tmp_path: Path
+) -> None:
+    """The shapes agree, and the copied tokenizer lacks the token."""
+    write(models[0], TOKENS[:-2])
+    for folder in models[1:]:
+        write(folder, TOKENS[:-1])
+    match = r"^expert 0 has tokens that the tokenizer of pretrained lacks \('<r0>'\), so the files"
+    with pytest.warns(UserWarning, match=match) as notes:
+        ml.merge_files("average", models[1:], tmp_path / "out", pretrained=models[0])
+    assert len(notes) == 1
+    command = ml.inspect(models[1:], pretrained=models[0]).command
+    fits = write in (fast, unigram)  # a union extends tokenizer.json
+    assert ("--tokenizer union" in command) == fits
+    for folder in models[1:]:  # nor for a list of few tokens, beside a file of another format
+        (folder / "tokenizer.json").unlink(missing_ok=True)
+        write(folder, TOKENS)
+    for file in models[0].glob("*vocab*"):
+        file.unlink()
+    write(models[0], TOKENS[:3])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        merge(models)
+
+
 def test_experts_that_use_one_row_for_different_tokens(models: list[Path]) -> None:
     vocab_txt(models[0], TOKENS[:-2])
     vocab_txt(models[1], [*TOKENS[:-2], "<pad>", "<end>"])
