@@ -183,6 +183,11 @@ def select(
 def _advice(selected: Set[str], expected: StateDict, expert: StateDict) -> str:
     """Return what to do about an expert that does not fit: widths, tokens, or keys to leave out."""
     shared = expected.keys() & expert.keys()
+    if 2 * len(shared) < len(expected):
+        return (
+            f"; only {len(shared)} of {len(expected)} keys are in both, so these are models of "
+            "different architectures, which cannot be merged: check the paths"
+        )
     shapes = {k: (getattr(expert[k], "shape", (0,)), expected[k].shape) for k in shared}
     tables = [pair for key, pair in shapes.items() if names_table(key)]
     if any(own[1:] != other[1:] for own, other in tables):

@@ -211,8 +211,9 @@ def get_method(name: str, family: str = "rule") -> Method:
     """Return the method of this name; ValueError, with the nearest names, if there is none."""
     names = method_names(family)
     if name not in names:
-        alternative, options = _ELSEWHERE.get(name, ("", ""))
-        near = [alternative] if alternative in names else difflib.get_close_matches(name, names)
+        low = name.lower()  # TSV and TIES are how the papers write it
+        alternative, options = _ELSEWHERE.get(low, ("", ""))
+        near = [alternative] if alternative in names else difflib.get_close_matches(low, names)
         hint = f"did you mean {near[0]!r}{options}?" if near else f"known: {', '.join(names)}"
         if not name.isidentifier():  # a path, say
             hint = f"the method comes before the models; {hint}"

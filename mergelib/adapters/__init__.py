@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mergelib.adapters.comparing import compare_adapters, open_adapters
+from mergelib.adapters.comparing import compare_adapters, open_adapters, tell_of_copies
 from mergelib.adapters.factors import (
     Device,
     check_whole,
@@ -106,6 +106,7 @@ def merge_adapters(
     files = {name: WithAdapter(adapter.path, None) for name, adapter in opened.items()}
     inputs = files if base is None else {**files, "pretrained": base}
     check_output(Path(output), inputs, folder=True, overwrite=overwrite)
+    tell_of_copies(opened)
     settings = {**chosen.hyperparameters, **hyperparameters, "rank": rank}
     notes = {"format": "pt", **provenance(method, settings, parts, files)}
     weights = weights_of(chosen, source, hyperparameters)

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mergelib.hashing import sha256_of
 from mergelib.inspection.companions import check_companions
 from mergelib.io import AnyPath, Checkpoint, WithAdapter, find_base, renamed, resolve_base, split
 from mergelib.merging import Source
@@ -71,6 +72,20 @@ def open_adapters(
             "differently: pass the base as pretrained="
         )
     return opened, base, base_name
+
+
+def tell_of_copies(adapters: Adapters) -> None:
+    """Warn about adapters with equal files."""
+    groups: dict[str, list[str]] = {}
+    for name, adapter in adapters.items():
+        (file,) = (file for file in adapter.shards if file.parent == adapter.path)
+        groups.setdefault(sha256_of(file), []).append(name)
+    for names in groups.values():
+        if len(names) > 1:
+            warn(
+                f"{' and '.join(names)} are one adapter, which therefore counts {len(names)} "
+                "times: pass each adapter once"
+            )
 
 
 class _Updates(Mapping[str, Tensor]):

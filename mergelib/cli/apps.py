@@ -1,6 +1,7 @@
 """The tree of commands, and options that several commands share."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -75,6 +76,11 @@ def read_settings(texts: Sequence[str] | None, option: str = "--set") -> dict[st
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise ValueError(f"{option} expects name=value, got {text!r}")
+        if re.fullmatch(r"-?0,\d+", value):
+            raise ValueError(
+                f"{option} {name}={value} is a list of two numbers: write "
+                f"{name}={value.replace(',', '.')}, or {name}=[{value}] for a value per expert"
+            )
         if value[:1] in ("{", "["):
             settings[name] = _read_json(f"{option} {name}", value)
         else:
@@ -93,8 +99,9 @@ def _read_json(what: str, text: str) -> Any:
 
 
 def _read_value(text: str) -> Any:
+    words = {"True": True, "False": False, "None": None}  # as messages write them
     try:
-        return json.loads(text)
+        return words[text] if text in words else json.loads(text)
     except json.JSONDecodeError:
         return [_read_value(part.strip()) for part in text.split(",")] if "," in text else text
 

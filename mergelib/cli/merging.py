@@ -13,7 +13,7 @@ from mergelib.cli.words import in_shell_words
 if TYPE_CHECKING:
     from mergelib.parts import Missing, Nan
 
-
+EXACT = 1e-5  # relative error of an adapter that is only rounded
 # What a setting may not be, and the option that is meant.
 _SAME = ["output", "pretrained", "include", "exclude", "missing", "rename", "device", "dtype"]
 _SAME += ["tokenizer", "chat_template", "max_shard_size", "dequantise", "overwrite", "nan"]
@@ -219,7 +219,7 @@ def merge_adapters_command(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Merge LoRA adapters into one adapter, and print how exact it is in each module.
+    """Merge LoRA adapters into one adapter, and print how exact it is where it is truncated.
 
     Example: mergelib merge-adapters average lora_a/ lora_b/ -o lora_ab/ --set weights=0.7,0.3
     """
@@ -239,9 +239,11 @@ def merge_adapters_command(
         overwrite=overwrite,
         **_hyperparameters(settings),
     )
-    for module, row in table.iterrows():
+    exact = table["relative error"] <= EXACT
+    for module, row in table[~exact].iterrows():
         error = row["relative error"]
         typer.echo(f"{module}  rank {row['rank']:.0f}  relative error {error:.2g}")
+    typer.echo(f"{exact.sum()} of {len(table)} modules are exact (relative error below {EXACT:g})")
     typer.echo(f"Wrote {output}")
 
 

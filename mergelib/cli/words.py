@@ -7,11 +7,10 @@ import shlex
 # What the library calls as a keyword, and the commands as an option of that name.
 _KEYWORD = re.compile(
     r"(?<![^\s(])(pretrained|include|exclude|missing|device|dtype|tokenizer|overwrite|rank|rename"
-    r"|dequantise|nan)=(True\b|'([^']*)')?"
+    r"|dequantise|nan|chat_template)=(True\b|'([^']*)')?"
 )
 _PHRASES = {
     "is_matrix=mergelib.is_kernel": "--fold-convolutions",
-    "chat_template=": "--chat-template=",
     " (to merge_files or load_state_dict)": "",
     "data= or MERGELIB_DATA": "MERGELIB_DATA",
 }
@@ -23,7 +22,11 @@ def in_shell_words(message: str) -> str:
     for phrase, option in _PHRASES.items():
         text = text.replace(phrase, option)
     text = re.sub(r"\b(rename|exclude)=(\{[^{}]*\}|\[[^\[\]]*\])", _repeated, text)
-    return _KEYWORD.sub(lambda m: f"--{m[1]}" + (f" {m[3]}" if m[3] else ""), text)
+    return _KEYWORD.sub(_option, text)
+
+
+def _option(match: re.Match[str]) -> str:
+    return f"--{match[1].replace('_', '-')}" + (f" {match[3]}" if match[3] else "")
 
 
 def _repeated(match: re.Match[str]) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 from torch import nn
 
 from mergelib.hashing import sha256_of
-from mergelib.inspection.configurations import check_configurations, check_dropped
-from mergelib.inspection.vocabularies import check_labels, check_vocabularies, read_json
+from mergelib.inspection.configurations import check_configurations, check_dropped, pooling_in_words
+from mergelib.inspection.vocabularies import check_labels, check_vocabularies, load_json, read_json
 from mergelib.io.checkpoint import WHOLE, split_key
 from mergelib.io.hub import ENDS, LICENCES
 from mergelib.io.matched import Matched
@@ -27,6 +27,8 @@ _NEEDED = re.compile(rf"\.({'|'.join(ENDS)})$|^({'|'.join(LICENCES)})", re.IGNOR
 _NEEDLESS = re.compile(
     r"^\.|^readme|^trainer_state|_results\.(json|txt)$|^adapter_|^recipe\.y|^mergekit_config", re.I
 )
+
+CHAT = ("the chat template", "tokenizer_config.json: eos_token")  # what usage_of names so
 
 
 def folder_of(model: object) -> Path | None:
@@ -72,21 +74,27 @@ def _documents(model: object) -> dict[str, dict[str, Any]]:
     folder = folder_of(model)
     if folder is None:
         return {}
-    names = ["config.json", *(f"{part}/config.json" for part in module_folders(folder))]
-    files = {name: read_json(folder / name) for name in names}
+    files = {"config.json": read_json(folder / "config.json")}
+    version = read_json(folder / "config_sentence_transformers.json").get("__version__")
+    for part in module_folders(folder):
+        if content := read_json(folder / part / "config.json"):
+            version_of = {"transformers_version": version}
+            files[f"{part}/config.json"] = {**pooling_in_words(content), **version_of}
     return {name: content for name, content in files.items() if content}
 
 
 def module_folders(folder: Path) -> list[str]:
     """Return the folders inside a model's folder that it is loaded with (Sentence-Transformers)."""
-    try:
-        modules = json.loads((folder / "modules.json").read_bytes())
-        names = [str(module.get("path", "")) for module in modules]
-    except (OSError, ValueError, RecursionError, TypeError, AttributeError):
-        names = []
+    names = [str(module.get("path", "")) for module in _modules(folder)]
     names.append("additional_chat_templates")  # of transformers
     inside = [name for name in names if name not in ("", "..") and Path(name).name == name]
     return [name for name in inside if (folder / name).is_dir()]
+
+
+def _modules(folder: Path) -> list[dict[str, Any]]:
+    modules = load_json(folder / "modules.json")
+    fits = isinstance(modules, list) and all(isinstance(module, dict) for module in modules)
+    return modules if fits else []
 
 
 def module_weights(models: Mapping[str, object]) -> dict[str, dict[str, Path]]:
@@ -96,24 +104,24 @@ def module_weights(models: Mapping[str, object]) -> dict[str, dict[str, Path]]:
         ValueError: if a model has no weights there, or shards.
     """
     files: dict[str, dict[str, list[Path]]] = {}
-    for name, folder in ((name, folder_of(model)) for name, model in models.items()):
-        if folder is None:
-            continue
+    folders = {name: folder for name, m in models.items() if (folder := folder_of(m)) is not None}
+    for name, folder in folders.items():
         for part in module_folders(folder):
             for file in sorted(f for f in (folder / part).rglob("*") if WEIGHTS.search(f.name)):
                 own = files.setdefault(str(file.parent.relative_to(folder)), {})
                 own.setdefault(name, []).append(file)
     differing: dict[str, dict[str, Path]] = {}
     for part, own in files.items():
-        if len({tuple(map(sha256_of, found)) for found in own.values()}) == 1:
+        lost = next(iter(folders)) not in own and not folders.keys() - {"pretrained"} <= own.keys()
+        if len({tuple(map(sha256_of, found)) for found in own.values()}) == 1 and not lost:
             continue
         for name in models:
             if name not in own or "-of-" in own[name][0].name:
                 lack = "has shards of" if name in own else "has no"
                 raise ValueError(
-                    f"{name} {lack} weights in {part}, where {' and '.join([*own][:2])} hold "
-                    "different ones: merge these files by themselves, and use a file ending in "
-                    ".safetensors as output of the rest"
+                    f"{name} {lack} weights in {part}, where {' and '.join([*own][:2])} "
+                    f"{'hold different ones' if len(own) > 1 else 'has some'}: merge these files "
+                    "by themselves, and use a file ending in .safetensors as output of the rest"
                 )
         differing[part] = {name: found[0] for name, found in own.items()}
     return differing
@@ -146,11 +154,14 @@ def tell_of_companions(origin: Path, experts: Mapping[str, object]) -> None:
     ]
     if differing:
         first = differing[0]
+        chat = first == CHAT[0] or CHAT[1] in differing
+        agreed = all(other[item] == theirs[0][item] for other in theirs for item in CHAT)
+        chosen = chat and agreed and bool(theirs[0][CHAT[0]])
         warn(
             f"the experts agree on {' and '.join(differing)}, and {origin}, whose files the result "
             f"gets, differs ({first}: {_short(theirs[0][first])} against {_short(ours[first])}): "
-            f"copy these files from {folders[0]} if the result is to be used as the experts are, "
-            "or pass chat_template='experts' for their chat template and end token"
+            f"copy these files from {folders[0]} if the result is to be used as the experts are"
+            + (", or pass chat_template='experts' for their chat template and end token" * chosen)
         )
 
 
@@ -162,7 +173,7 @@ def usage_of(folder: Path) -> dict[str, Any]:
     chat = chat or read_json(folder / "chat_template.json").get("chat_template")
     generation = read_json(folder / "generation_config.json")
     config = read_json(folder / "config.json")
-    usage = {"the chat template": chat or tokenizer.get("chat_template")}
+    usage = {CHAT[0]: chat or tokenizer.get("chat_template")}
     for token in ("bos_token", "eos_token", "pad_token"):
         text = tokenizer.get(token)
         usage[f"tokenizer_config.json: {token}"] = (
@@ -171,7 +182,8 @@ def usage_of(folder: Path) -> dict[str, Any]:
         entry = f"{token}_id"
         usage[f"config.json: {entry}"] = config.get(entry)
         usage[f"generation_config.json: {entry}"] = generation.get(entry)
-    usage["modules.json"] = module_folders(folder)
+    kinds = [str(m.get("type", "")).rpartition(".")[2] or m.get("path") for m in _modules(folder)]
+    usage["modules.json"] = kinds  # versions of the library write other paths before a class
     return usage
 
 

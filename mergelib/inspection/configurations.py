@@ -80,6 +80,21 @@ def _flat(content: Configuration, before: str = "") -> dict[str, Any]:
     return flat
 
 
+def pooling_in_words(content: Configuration) -> Configuration:
+    """Return a configuration with the pooling of Sentence-Transformers as version 6 writes it.
+
+    Older versions write one entry per mode, such as ``pooling_mode_mean_tokens``.
+    """
+    old = {entry: on for entry, on in content.items() if entry.startswith("pooling_mode_")}
+    if not old:
+        return content
+    modes = [entry.removeprefix("pooling_mode_") for entry, on in old.items() if on] or ["mean"]
+    modes = [re.sub(r"^(cls|max|mean|weightedmean)_tokens?$", r"\1", mode) for mode in modes]
+    pooling = modes[0] if len(modes) == 1 else modes
+    rest = {entry: value for entry, value in content.items() if entry not in old}
+    return {"pooling_mode": pooling, **rest}
+
+
 def _wrapped(entry: str, old: object, new: object) -> bool:
     """Whether one architecture's name extends the other, as ``clip`` and ``clip_vision_model``."""
     one, other = sorted((str(old), str(new)), key=len)

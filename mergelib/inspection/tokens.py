@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mergelib.inspection.companions import folder_of, tell_of_companions, usage_of
+from mergelib.inspection.companions import CHAT, folder_of, tell_of_companions, usage_of
 from mergelib.inspection.vocabularies import fast_rows, read_json, read_rows
 from mergelib.io.matched import Matched
 from mergelib.messages.warned import warn
@@ -19,8 +19,8 @@ Matching = tuple[Mapping[str, StateDict], Path | None, Files, Places, list[int]]
 _PARTIAL = ("tokenizer_config.json", "added_tokens.json")  # list added tokens alone
 _COUNTED = re.compile(r"\S\s\d+$")  # a line of fairseq's dictionaries, not numbered from 0
 _NOT_TOKENS = re.compile(r"pos|wpe|type|relative", re.IGNORECASE)  # positions and segments
+_SPECIAL = ("extra_special_tokens", "additional_special_tokens")  # of transformers 5, and before
 _PLAIN = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False) | {"normalized": True}
-_ITEMS = ("the chat template", "tokenizer_config.json: eos_token")
 
 
 def match_vocabularies(
@@ -116,11 +116,12 @@ def _united(
             added.setdefault(token, {"content": token, **flags})
     listed = content.get("added_tokens") or []
     new = [{**entry, "id": row} for row, entry in enumerate(added.values(), start)]
-    files = {"tokenizer.json": {**content, "added_tokens": [*listed, *new]}}
+    config = _united_special(folders, owner, added)
     if decoder := read_json(folder / "tokenizer_config.json").get("added_tokens_decoder"):
         further = {str(row): entry for row, entry in enumerate(added.values(), start)}
-        files["tokenizer_config.json"] = {"added_tokens_decoder": {**decoder, **further}}
-    return files
+        config["added_tokens_decoder"] = {**decoder, **further}
+    content |= {"added_tokens": [*listed, *new]}
+    return {"tokenizer.json": content, "tokenizer_config.json": config}
 
 
 def _tokenizer(name: str, folder: Path) -> dict[str, Any]:
@@ -143,6 +144,23 @@ def _tokenizer(name: str, folder: Path) -> dict[str, Any]:
         f"files in {folder} ({problem}): write it where transformers can "
         "(AutoTokenizer.from_pretrained(folder).save_pretrained(folder)), or pass tokenizer='base'"
     )
+
+
+def _united_special(folders: Mapping[str, Path], owner: str, added: Files) -> dict[str, Any]:
+    """Return the owner's list of special tokens with the added ones that other models list."""
+    lists = []
+    for name in dict.fromkeys((owner, *folders)):
+        config = read_json(folders[name] / "tokenizer_config.json")
+        lists += [(name, e, config[e]) for e in _SPECIAL if isinstance(config.get(e), list)]
+    own = [token for name, _, listed in lists if name == owner for token in listed]
+    known = {*map(_text, own)}
+    tokens = dict.fromkeys(_text(token) for _, _, listed in lists for token in listed)
+    new = [token for token in tokens if token in added and token not in known]
+    return {lists[0][1]: [*own, *new]} if new else {}
+
+
+def _text(token: Any) -> str:
+    return str(token.get("content") if isinstance(token, dict) else token)
 
 
 def _tables(layouts: Mapping[str, StateDict], sizes: Mapping[str, int]) -> set[str]:
@@ -192,7 +210,7 @@ def read_chat(
     """
     if chosen is None:
         return {}
-    kinds = {n: [usage_of(f)[item] for item in _ITEMS] for n, f in folders.items() if f}
+    kinds = {n: [usage_of(f)[item] for item in CHAT] for n, f in folders.items() if f}
     asked = [*folders] if chosen == "experts" else [names.get(chosen, "")]
     (template, end), *others = [kinds.get(name, [None, None]) for name in asked]
     if not template or any(other != [template, end] for other in others):

@@ -54,7 +54,17 @@ def check_vocabularies(folders: Mapping[str, Path | None], shapes: Shapes) -> No
                     f"{text}: rows of different tokens would be averaged; tokenizer='base' or "
                     "tokenizer='union' merges files token by token, exclude= leaves the tables out"
                 )
-            warn(f"{text}: the merged tables mix both tokens in this row")
+            warn(
+                f"{text}: the merged tables mix both tokens in this row; tokenizer='union' gives "
+                "each a row"
+            )
+        new = [token for token, _ in rows.values() if token not in places]
+        if new and len(rows) < 2 * len(places) and not other:
+            warn(
+                f"{name} has tokens that the tokenizer of {next(iter(first.values()))[1]} lacks "
+                f"({', '.join(map(repr, new[:5]))}), so the files of the result do not have them, "
+                "either: pass tokenizer='union' to keep them"
+            )
         for row, (token, file) in rows.items():
             first.setdefault(row, (token, name, file))
             places.setdefault(token, row)
@@ -84,7 +94,12 @@ def _read(file: Path) -> Rows:
     if file.suffix == ".txt":
         lines = file.read_text("utf-8", "replace").removesuffix("\n").split("\n")
         return dict(enumerate(lines))
-    content = read_json(file)
+    try:
+        content = read_json(file)
+    except ValueError:
+        if file.name in _CONTENT or "vocab" in file.name:
+            raise
+        return {}
     if file.name == "tokenizer.json":
         return fast_rows(content)
     if file.name == "tokenizer_config.json":
@@ -116,12 +131,22 @@ def _numbered(content: Mapping[str, Any]) -> Rows:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, or an empty one if it cannot be read."""
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
+    """Return the JSON object in a file, or an empty one if there is none."""
+    content = load_json(file)
     return content if isinstance(content, dict) else {}
+
+
+def load_json(file: Path) -> Any:
+    """Return the content of a JSON file, None if it does not exist; ValueError if it is damaged."""
+    try:
+        return json.loads(file.read_bytes())
+    except OSError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{file} is not JSON, so it is damaged or half written: copy or download it again "
+            f"({error})"
+        ) from None
 
 
 def _wholes(folder: Path) -> dict[str, bytes]:

@@ -19,6 +19,8 @@ FIRST = 4096  # entries that the first ones give
 ENOUGH = 500  # entries in all, below which nothing is said: a chance cosine has deviation 0.045
 NOTHING = 0.1  # a cosine below which two models have nothing in common
 PARALLEL = 0.8  # a cosine above which task vectors share more than a start
+RIGHT = 0.1  # a cosine below which two differences are at right angles
+SLANTED = 0.5  # a cosine that task vectors have if the pretrained model is one of the experts
 SHORT = 0.3  # times the pretrained model's length, below which it is a difference from it
 
 # Integers that may differ: they count or number something. Single numbers may, whatever they are.
@@ -90,6 +92,27 @@ class Watch:
             return 0.0
         return float((own / torch.outer(lengths, lengths)).min())
 
+    def centre(self) -> str:
+        """Return the expert from which the others appear to be fine-tuned, or an empty name.
+
+        Differences from the model where training started are nearly at right angles. If that model
+        is expert i and the base is another of its descendants, all differences from i are, and
+        those from the base are not: two of equal length have the cosine 1/√2 with each other.
+        """
+        own = self.shared[:-1, :-1].cpu()
+        if not self.pretrained or len(own) < 2 or self.groups or self.seen < ENOUGH:
+            return ""
+        squares = own.diag()
+        for i, name in enumerate(self.names[:-1]):
+            others = torch.arange(len(own)) != i
+            products, ours, theirs = own[i][others], squares[i], squares[others]
+            lengths = (theirs + ours - 2 * products).sqrt()  # of differences from expert i
+            right = (ours - products).abs() < RIGHT * ours.sqrt() * lengths
+            slanted = products > SLANTED * (ours * theirs).sqrt()
+            if bool((right & slanted).all()):
+                return name
+        return ""
+
     def _cosines(self) -> Tensor:
         """Return the cosine of every two models, NaN of those of which too little was looked at."""
         cosines = self.products / self.entries
@@ -126,6 +149,12 @@ class Watch:
                 f"the task vectors are nearly parallel (cosines of {cosine:.2f} or more): unless "
                 "the experts come from one run or one data set, they were probably fine-tuned from "
                 f"another model than {self.names[-1]}, and share their difference from it"
+            )
+        elif start := self.centre():
+            warn(
+                f"the other experts and {self.names[-1]} appear to be fine-tuned from {start}, "
+                f"because their differences from it are at right angles, and those from "
+                f"{self.names[-1]} are not: check that {self.names[-1]} and {start} are not swapped"
             )
         for group in self.groups if self.any else []:
             if self.pretrained and group[-1] == len(self.names) - 1:

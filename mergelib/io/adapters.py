@@ -23,6 +23,7 @@ from mergelib.statedict import StateDict, layout_of, tied_keys, weight_key
 CONFIG = "adapter_config.json"
 _FILES = ("adapter_model.safetensors", "adapter_model.bin")
 _FACTOR = re.compile(r"^(.*)\.lora_((?:embedding_)?[AB]|magnitude_vector)(\.weight|\.bias)?$")
+_INNER = ("A", "embedding_A")  # factors with a row per rank
 # Entries of a configuration that are computed here, or do not change what the tensors mean.
 _KNOWN = {
     *("peft_type", "peft_version", "task_type", "auto_mapping", "inference_mode", "revision"),
@@ -138,6 +139,13 @@ class WithAdapter(Checkpoint):
             )
         for key, roles in moved.items():
             self._check_shape(key, roles, tuple(layout[key].shape) if key in layout else ())
+            rank = next((s[0] for r, s in self._sizes(roles).items() if r in _INNER), None)
+            noted = self._setting(key, "rank_pattern", self.config.get("r"))
+            if rank is not None and noted not in (None, rank):
+                raise ValueError(
+                    f"{self.path / CONFIG} says r = {noted} of {key!r}, and the adapter's factors "
+                    f"have the rank {rank}: copy both files from one adapter's folder"
+                )
         return moved
 
     def _adapted_shape(self, roles: Mapping[str, str]) -> tuple[int, ...] | None:
@@ -170,13 +178,17 @@ class WithAdapter(Checkpoint):
         return bool(self.config.get("fan_in_fan_out"))
 
     def _scale(self, key: str, rank: int) -> float:
-        """Return α/r, or α/√r, of a module; patterns are those of PEFT."""
-        module, alpha = self._named[key].rpartition(".")[0], self.config.get("lora_alpha", 8)
-        for pattern, own in (self.config.get("alpha_pattern") or {}).items():
-            if re.match(rf"(.*\.)?({pattern})$", module):
-                alpha = own
-                break
+        """Return α/r, or α/√r, of a module."""
+        alpha = self._setting(key, "alpha_pattern", self.config.get("lora_alpha", 8))
         return float(alpha / (rank**0.5 if self.config.get("use_rslora") else rank))
+
+    def _setting(self, key: str, patterns: str, usual: Any) -> Any:
+        """Return the value of a module; patterns are those of PEFT."""
+        module = self._named[key].rpartition(".")[0]
+        for pattern, own in (self.config.get(patterns) or {}).items():
+            if re.match(rf"(.*\.)?({pattern})$", module):
+                return own
+        return usual
 
     def __getitem__(self, key: str) -> Tensor:
         roles = self.parts.get(key)

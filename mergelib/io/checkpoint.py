@@ -31,6 +31,7 @@ _SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pkl", *_OTHERS}
 # Files that are a folder's model, as transformers and diffusers name them.
 DIFFUSION = "diffusion_pytorch_model"
 WHOLE = ("model.safetensors", "pytorch_model.bin", f"{DIFFUSION}.safetensors", f"{DIFFUSION}.bin")
+_BESIDE = {"-of-": "model.safetensors.index.json", "adapter_model.": "adapter_config.json"}
 TIED = "mergelib.tied"  # in metadata: names of one tensor, each further name to the first
 
 
@@ -81,6 +82,11 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def _add(self, path: Path) -> None:
         file = input_file(path, self._memory)
+        if file.read(0, min(file.size, 23)).numpy().tobytes() == b"version https://git-lfs":
+            raise ValueError(
+                f"{path} is a pointer of Git LFS without the weights: run 'git lfs pull' in its "
+                "folder, or download the file"
+            )
         entries: Mapping[str, Entry]
         if path.suffix == ".safetensors" and self.key:
             raise ValueError(f"{path} holds one set of weights: leave ::{self.key} out")
@@ -178,6 +184,9 @@ def _find_weights(path: Path) -> Path:
         _check_format(file)
     folders = dict.fromkeys(f"{file.parent.name}/" for file in readable if file.parent != path)
     names = [file.name for file in readable if file.parent == path] or [*folders]
+    for name, lacked in _BESIDE.items():
+        if any(name in file for file in names) and not (path / lacked).exists():
+            raise ValueError(f"{path} holds {names[0]} and no {lacked}: copy or download that, too")
     there = (
         f"; it holds {', '.join(names[:5])}: choose one, as in {path / names[0]}" if names else ""
     )
@@ -231,7 +240,10 @@ def _read_index(index: Path) -> dict[Path, list[str]]:
     for key, name in pairs:
         file = index.parent / name
         if Path(name).name != name or not file.is_file():
-            raise ValueError(f"{index} names the shard {name!r}, which is not in that folder")
+            raise ValueError(
+                f"{index} names the shard {name!r}, which is not in that folder: copy or "
+                "download it there"
+            )
         shards.setdefault(file, []).append(key)
     return shards
 

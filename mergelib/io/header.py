@@ -42,14 +42,13 @@ def read_header(file: InputFile) -> tuple[dict[str, Place], dict[str, str]]:
     Raises:
         ValueError: if the file is truncated, changed, not safetensors, or of a dtype PyTorch lacks.
     """
-    damaged = f"{file.path} is truncated or not safetensors"
-    if file.size < 8:
-        raise ValueError(f"{damaged}: {file.size} bytes are too few")
-    length = int.from_bytes(file.read(0, 8).numpy().tobytes(), "little")
-    if length > min(_LONGEST, file.size - 8):
-        raise ValueError(f"{damaged}: its header would take {length} of {file.size} bytes")
-    text = file.read(8, length).numpy().tobytes()
+    start = file.read(0, min(file.size, 40)).numpy().tobytes()
+    length = int.from_bytes(start[:8], "little")
+    fits = file.size >= 8 and length <= min(_LONGEST, file.size - 8)
+    text = file.read(8, length).numpy().tobytes() if fits else b""
     try:
+        if not fits:
+            raise ValueError(_explain(start, length, file.size))
         header = json.loads(text.decode(), object_pairs_hook=_without_repeats)
         if not isinstance(header, dict):
             raise ValueError("its header is not a JSON object")
@@ -66,8 +65,19 @@ def read_header(file: InputFile) -> tuple[dict[str, Place], dict[str, str]]:
     except _Unsupported as error:
         raise ValueError(f"{file.path}: {error}") from None
     except (ValueError, RecursionError) as error:  # also for invalid JSON and UTF-8
-        raise ValueError(f"{damaged}: {error}") from None
+        raise ValueError(
+            f"{file.path} is truncated or not safetensors ({error}): copy or download it again"
+        ) from None
     return ordered, metadata
+
+
+def _explain(start: bytes, length: int, size: int) -> str:
+    line = start.decode("latin-1").partition("\n")[0]
+    if size < 8:
+        return f"{size} bytes are too few"
+    if line.isascii() and line.isprintable():
+        return f"it is a text, which starts with {line!r}"
+    return f"its header would take {length} of {size} bytes"
 
 
 class _Unsupported(Exception):

@@ -125,11 +125,13 @@ def resolve_base(models: Mapping[str, object], pretrained: M | None = None) -> M
         )
     if pretrained is None:
         return next(map(Path, bases), None)
-    others: set[Path] = set()
+    bases.pop("", None)
+    several = len(bases) > 1
     if isinstance(pretrained, str | os.PathLike):
         place = Path(pretrained).resolve()
-        others = {Path(base) for base in bases if Path(base).is_dir()} - {place, place.parent}
-    if len(bases) > 1 or others:
+        bases = {b: a for b, a in bases.items() if b not in (str(place), str(place.parent))}
+    if bases and (several or any(Path(base).is_dir() for base in bases)):
+        listed = ", ".join(f"{adapter}: {base}" for base, adapter in bases.items())
         warn(
             f"adapters that were trained on another base ({listed}) are applied to pretrained, "
             "which is right only if these are one model"

@@ -7,6 +7,7 @@ and which are read at once. (`torch.load` with ``mmap=True`` would need less cod
 file into memory and cannot read compressed members.)
 """
 
+import argparse
 import contextlib
 import errno
 import io
@@ -48,6 +49,11 @@ def read_pickle(file: InputFile, key: str | None = None) -> dict[str, Entry]:
         ValueError: if the file is damaged, needs code, holds no such state dict or several, holds
             tensors without values or a reserved name, or claims far more bytes than it has.
     """
+    with torch.serialization.safe_globals([argparse.Namespace]):  # options of training, by timm
+        return _read(file, key)
+
+
+def _read(file: InputFile, key: str | None) -> dict[str, Entry]:
     path = file.path
     try:
         if file.read(0, min(4, file.size)).numpy().tobytes() == _MAGIC:

@@ -26,6 +26,7 @@ from mergelib.merging.applying import (
     copied,
     not_finite,
     own_seed,
+    tell_of_factors,
     too_large,
 )
 from mergelib.merging.reading import Filled, passed
@@ -294,6 +295,8 @@ def merge_tensors(
     keys = [key for key in source if key in source.selection.merged and key not in source.aliases]
     floating = [key for key in keys if layout[key].is_floating_point()]
     at = settings_at(method.annotations, options, floating, layout, len(source.experts))
+    if not quiet:
+        tell_of_factors(method, at, len(source.experts))
     return _merged(method, source, at, device, matrices, quiet, shown)
 
 

@@ -1,18 +1,23 @@
 """Apply a rule to one tensor: cast, check, move, and split into pieces if the rule allows it."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mergelib.messages.kinds import is_finite_number
+from mergelib.messages.warned import warn
 from mergelib.registry import Method, parameters_of
+from mergelib.settings import per_expert
 from mergelib.statedict import is_finite
 
 CHUNK = 2**14  # entries that an element-wise rule sees at a time: T of them fit a core's cache
 LONG = 2**20  # entries at a time for rules that read their inputs once, where a cache does not help
+
+PERCENT = (10, 100)  # factors of task vectors above the first were probably meant in percent
 
 
 class NotFinite(Exception):
@@ -48,6 +53,30 @@ def precision(experts: Sequence[Tensor], pretrained: Tensor | None) -> torch.dty
 def dtypes(experts: Sequence[Tensor], pretrained: Tensor | None) -> set[torch.dtype]:
     """Return the dtypes of one parameter in all models."""
     return {tensor.dtype for tensor in (*experts, pretrained) if tensor is not None}
+
+
+def tell_of_factors(method: Method, at: Mapping[str, dict[str, Any]], count: int) -> None:
+    """Warn about weights that do not sum to 1, and about a scale that is a percentage."""
+    accepted = parameters_of(method.function)
+    sums = method.linear and method.elementwise and not (method.needs_pretrained or method.prepare)
+    for values in at.values():
+        if sums and count > 1:
+            chosen = {name: value for name, value in values.items() if name in accepted}
+            total = method.function([torch.ones(1)] * count, **chosen).item()
+            if abs(total - 1) > 0.01:
+                warn(
+                    f"the weights of the experts sum to {total:.4g} and not to 1, so the result is "
+                    "not an average of the experts: pass weights that sum to 1, or normalise=True"
+                )
+                return
+        scales = per_expert("scale", values.get("scale"), count)
+        most = max((abs(scale) for scale in scales if is_finite_number(scale)), default=0)
+        if PERCENT[0] < most <= PERCENT[1]:
+            warn(
+                f"scale is {most:g}, so task vectors are multiplied by {most:g}: a scale is a "
+                f"factor and not a percentage, and {most:g} % is scale={most / 100:g}"
+            )
+            return
 
 
 def apply_rule(
@@ -157,11 +186,12 @@ def not_finite(what: str, tensor: Tensor) -> str:
     kind = "NaN" if tensor.isnan().any() else "Inf"
     holes = ~torch.isfinite(tensor)
     text = f"{what} holds {kind} in {int(holes.sum())} of {tensor.numel()} entries"
+    advice = ": pass an intact checkpoint, or in a merge nan='base' if they are not used"
     if tensor.dim() < 2:
-        return text
+        return text + advice
     rows = [*map(str, holes.flatten(1).any(1).nonzero().flatten().tolist())]
     more = ", …" if len(rows) > 5 else ""
-    return f"{text}, in row{'s'[: len(rows) - 1]} {', '.join(rows[:5])}{more}"
+    return f"{text}, in row{'s'[: len(rows) - 1]} {', '.join(rows[:5])}{more}{advice}"
 
 
 def own_seed(seed: int, key: str | int) -> int:

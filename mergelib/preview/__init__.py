@@ -172,8 +172,16 @@ def inspect(
         for key in progress(source.selection.keys, "inspect"):
             attempt(partial(numbers.add, key), left)
         numbers.watch.tell()
-    said = {"tokenizer": vocabulary, "chat-template": chat_template}
     method, reason = suggest(source, numbers, left)
+    told = " ".join(str(note.message) for note in notes)
+    if not vocabulary and "tokenizer='union'" in told:
+        united = attempt(lambda: match_vocabularies(opened, names, "union"), [])
+        matching, vocabulary = (matching, None) if united is None else (united, "union")
+    chat = chat_template
+    if matching is not None and not chat and "chat_template='experts'" in told:
+        proposed = (opened, source.selection.owners, matching, names, "experts")
+        chat = "experts" if attempt(lambda: choose_files(*proposed), []) else None
+    further = {"tokenizer": vocabulary, "chat-template": chat}
     if method and patterns:
         owner = next(iter(models))
         reason += f"; {', '.join(patterns)} differ, so the result has those of {owner}, if any"
@@ -192,7 +200,7 @@ def inspect(
         tuple(dict.fromkeys(map(str, refusals + left))),
         tuple(dict.fromkeys(str(note.message) for note in notes)),
         *costs_of(method or "average", source),
-        command_for(method, given, pretrained, parts, source, said) if method else "",
+        command_for(method, given, pretrained, parts, source, further) if method else "",
         reason,
     )
 

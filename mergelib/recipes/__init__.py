@@ -138,6 +138,8 @@ def read_recipe(path: Path) -> Iterator[Step]:
     with needs("recipes"):
         import yaml
 
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: pass a YAML file, or a merged folder's README.md")
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":  # a card; blank lines before its recipe keep the numbers of lines
         before, start, text = text.partition("\n```yaml\n")
@@ -209,7 +211,10 @@ def _step(content: Lines, path: Path, line: int) -> Step:
     values = dict(content.get("parameters") or {})
     for name in dict.fromkeys(name for _, given in own for name in given):
         if missing := [i for i, (_, given) in enumerate(own) if name not in {**values, **given}]:
-            raise fault(f"model {own[missing[0]][0]!r} has no {name}", content.lines["models"])
+            text = (
+                f"model {own[missing[0]][0]!r} has no {name}, which another model has: give it to"
+            )
+            raise fault(f"{text} every model, or correct its name", content.lines["models"])
         values[name] = PerModel({**values, **given}[name] for _, given in own)
     values = {n: value for n, value in values.items() if native or n not in WITHOUT_EFFECT}
     options = {name: content[name] for name in OPTIONS if name in content}

@@ -5,7 +5,7 @@ The left singular vectors of [τ_1, …, τ_T] are a basis for all. The merge ha
 they have together.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -40,28 +40,35 @@ def knots(
         scale: λ on the merged task matrix.
         reduce: ``"mean"`` or ``"sum"`` of the entries that agree in sign.
     """
-    triangle = pretrained.new_zeros(0, len(pretrained))  # R of [τ_1, …, τ_T]ᵀ, expert by expert
+    rows, columns = pretrained.shape
+    triangle = pretrained.new_zeros(0, rows)  # R of [τ_1, …, τ_T]ᵀ, some columns at a time
     for t in range(len(experts)):
-        rows = torch.cat([triangle, (experts[t] - pretrained).T])
-        triangle = torch.linalg.qr(rows, mode="r").R
+        for part in _slices(columns, rows // 2):
+            block = (experts[t][:, part] - pretrained[:, part]).T
+            triangle = torch.linalg.qr(torch.cat([triangle, block]), mode="r").R
     u, s, _ = torch.linalg.svd(triangle.T, full_matrices=False)
+    del triangle
     present = s > NEGLIGIBLE * s.amax()
+    merged = pretrained.clone()
     if not present.any():
-        return pretrained.clone()
+        return merged
     u, s = u[:, present], s[present]
-    basis = (u / s).T
-    columns = torch.arange(pretrained.shape[1]).split(max(1, 64 * CHUNK // len(pretrained)))
 
-    def aligned() -> Iterator[tuple[list[Tensor], None]]:
-        for own in columns:
-            part = slice(int(own[0]), int(own[-1]) + 1)
-            pairs = ((experts[t], pretrained) for t in range(len(experts)))
-            yield [basis @ (expert[:, part] - base[:, part]) for expert, base in pairs], None
+    def aligned(part: slice) -> list[Tensor]:
+        return [
+            u.T @ (experts[t][:, part] - pretrained[:, part]) / s[:, None]
+            for t in range(len(experts))
+        ]
 
-    thresholds = magnitude_thresholds(aligned, density)
-    parts = [
-        elect_and_reduce(trimmed(v, torch.zeros_like(v[0]), thresholds), reduce, weights)
-        for v, _ in aligned()
-    ]
-    merged: Tensor = pretrained + (scale * u * s) @ torch.cat(parts, 1)
+    parts = _slices(columns, 64 * CHUNK // rows)
+    thresholds = magnitude_thresholds(lambda: ((aligned(part), None) for part in parts), density)
+    for part in parts:
+        vectors = aligned(part)
+        kept = trimmed(vectors, torch.zeros_like(vectors[0]), thresholds)
+        merged[:, part] += scale * u @ (s[:, None] * elect_and_reduce(kept, reduce, weights))
     return merged
+
+
+def _slices(count: int, width: int) -> list[slice]:
+    width = max(1, width)
+    return [slice(start, start + width) for start in range(0, count, width)]

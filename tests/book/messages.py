@@ -4,7 +4,7 @@ A case is named like its anchor on the page, without ``message-``. It runs in an
 `message_of` returns what the library says about it.
 """
 
-import argparse
+import collections
 import json
 import sys
 import warnings
@@ -170,7 +170,7 @@ LORA = {
 case("adapters")(lambda: merge(lambda state: {**state, **LORA}))
 
 
-def adapter(module: str = "dense", **config: str) -> None:
+def adapter(module: str = "dense", **config: str | int) -> None:
     """Write the folder of an adapter of one module, and merge with it."""
     place = f"base_model.model.encoder.{module}"
     factors = {"lora_A": torch.ones(4, 32), "lora_B": torch.ones(32, 4)}
@@ -188,6 +188,7 @@ def _() -> None:
 
 case("adapter-kind")(lambda: adapter(peft_type="IA3"))
 case("adapter-fit")(lambda: adapter("other"))
+case("adapter-ranks")(lambda: adapter(r=8))
 
 
 def merge_adapters(method: str, *bases: str) -> None:
@@ -221,6 +222,7 @@ def _() -> None:
 
 
 case("adapter-rank")(lambda: merge_adapters("ties", "org/small", "org/small"))
+case("adapter-copies")(lambda: merge_adapters("average", "org/small", "org/small"))
 case("quantised")(lambda: merge(more(encoder__dense__weight=torch.ones(32, 32, dtype=torch.int8))))
 
 
@@ -258,6 +260,9 @@ def vocabulary(tokens: Sequence[str]) -> dict[str, Any]:
 
 
 case("tokens")(lambda: merge_folders(vocabulary(TOKENS), vocabulary(TOKENS[::-1])))
+case("lost-tokens")(
+    lambda: merge_folders(vocabulary(TOKENS[:-1]), vocabulary([*TOKENS[:-1], "<end>"]))
+)
 case("one-token")(lambda: merge_folders(vocabulary(TOKENS), vocabulary([*TOKENS[:-1], "<end>"])))
 
 
@@ -339,6 +344,8 @@ def _() -> None:
 
 # ------------------------------------------------------------------- values, and kinship of models
 
+case("weights-sum")(lambda: merge(weights=[50, 50]))
+case("scale")(lambda: merge(method="task_arithmetic", scale=30))
 case("not-finite")(lambda: merge(more(classifier__weight=torch.full((3, 32), torch.nan))))
 case("overflow")(
     lambda: ml.merge("average", [{"w": torch.full((4,), 6e4).half()}] * 2, weights=[1, 1])
@@ -351,6 +358,7 @@ case("copy-overflow")(
     )
 )
 case("unrelated")(lambda: ml.merge("average", [BASE, weights(7)]))
+case("swapped")(lambda: ml.merge("average", [BASE, tuned(2)], pretrained=tuned(1)))
 case("parallel")(
     lambda: ml.merge(
         "ties", [ml.add(tuned(i), ml.scale(weights(9), 0.1)) for i in (1, 2)], pretrained=BASE
@@ -396,7 +404,7 @@ def _() -> None:
 
 @case("code")
 def _() -> None:
-    torch.save({"state_dict": tuned(1), "args": argparse.Namespace(epochs=3)}, "a.pt")
+    torch.save({"state_dict": tuned(1), "args": collections.deque([3])}, "a.pt")
     merge_files("a.pt")
 
 
@@ -423,6 +431,25 @@ def _() -> None:
     whole = Path(saved("a.safetensors", tuned(1)))
     whole.write_bytes(whole.read_bytes()[:-100])
     merge_files("a.safetensors")
+
+
+@case("pointer")
+def _() -> None:
+    Path("a.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    merge_files("a.safetensors")
+
+
+@case("not-json")
+def _() -> None:
+    Path(folder("a", tuned(1)), "config.json").write_text('{"mod')
+    merge_files("a")
+
+
+@case("beside")
+def _() -> None:
+    Path("a").mkdir()
+    saved("a/model-00001-of-00002.safetensors", tuned(1))
+    merge_files("a")
 
 
 @case("shard")
@@ -465,6 +492,9 @@ case("output-format")(lambda: merge_files(saved("a.safetensors", tuned(1)), outp
 
 case("unknown-method")(lambda: merge(method="dare_ties"))
 case("other-family")(lambda: merge(method="adamerging"))
+case("decimal-comma")(
+    lambda: shell("merge", "ties", "a", "b", "-o", "c.safetensors", "--set", "scale=0,3")
+)
 case("hyperparameter")(lambda: merge(method="ties", drop_rate=0.5))
 case("value")(lambda: merge(method="ties", density=20))
 case("needs-pretrained")(lambda: merge(method="tsv", pretrained=None))

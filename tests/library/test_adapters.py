@@ -1,6 +1,7 @@
 """Adapters merged into an adapter: products by hand, PEFT's outputs, and what must be refused."""
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -579,3 +580,19 @@ def test_heads_of_classifiers(exclude: str | None, tmp_path: Path) -> None:
     expected = outputs(with_weights(bert, merged))
     assert torch.allclose(outputs(bert, tmp_path / "out"), expected, atol=1e-6)
     assert torch.equal(merged["classifier.bias"], base["classifier.bias"]) is bool(exclude)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_an_adapter_that_is_passed_twice_is_warned_of(
+    count: int, base: State, tmp_path: Path
+) -> None:
+    name = next(iter(SHAPES))
+    one, other = (adapter(tmp_path / str(i), {name: 2}, i) for i in range(2))
+    named = {f"copy {i}": one for i in range(count)} | {"other": other}
+    listed = " and ".join([*named][:-1])
+    match = f"^{listed} are one adapter, which therefore counts {count} times: pass each adapter"
+    with pytest.warns(UserWarning, match=match):
+        ml.merge_adapters("average", named, tmp_path / "out")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ml.merge_adapters("average", [one, other], tmp_path / "apart")

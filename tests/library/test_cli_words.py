@@ -66,6 +66,7 @@ def test_completion_can_be_installed(
         ("pass overwrite=True to replace it", "pass --overwrite to replace it"),
         ("missing='base' takes: pass pretrained=", "--missing base takes: pass --pretrained"),
         ("pass dtype='float16' or", "pass --dtype float16 or"),
+        ("pass chat_template='experts' for", "pass --chat-template experts for"),
         ("by include=, exclude= or missing=", "by --include, --exclude or --missing"),
         ("out with exclude=['fc.*', 'head']", "out with --exclude 'fc.*' --exclude head"),
         ("pass is_matrix=mergelib.is_kernel to", "pass --fold-convolutions to"),

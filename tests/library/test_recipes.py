@@ -361,6 +361,10 @@ HEAD = ["merge_method: ties", BASE, "models:"]
         ),
         ([*HEAD, model("a")], "line 1: no model has a weight among its parameters"),
         ([*HEAD, model("a", weight=1), model("b")], "line 3: model 'b.safetensors' has no weight"),
+        (
+            [*HEAD, model("a", wieght=1), model("b")],
+            "has no wieght, which another model has: give it to every model, or correct its name",
+        ),
         ([*HEAD, "  - a.safetensors"], "line 3: 'a.safetensors' in models, expected model: PATH"),
         ([*HEAD, model("a") + "\n    wieght: 1"], "line 5: unknown field wieght"),
         (
@@ -460,3 +464,8 @@ def test_a_folder_keeps_the_recipe(folder: Path) -> None:
     recipe.write_text("\n".join(lines))
     out = ml.run_recipe(recipe, folder / "merged")
     assert (out / "recipe.yml").read_text() == recipe.read_text()
+
+
+def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is a folder: pass a YAML file, or a .* README\.md"):
+        ml.run_recipe(tmp_path, tmp_path / "out")

@@ -117,6 +117,32 @@ def test_a_reserved_row_put_to_use_is_warned_of(models: list[Path]) -> None:
         merge(models)
 
 
+@pytest.mark.parametrize("write", [fast, unigram, vocab_json, vocab_txt])
+def test_a_token_in_a_padded_row_is_not_lost_in_silence(
+    models: list[Path], write: Write, tmp_path: Path
+) -> None:
+    """The shapes agree, and the copied tokenizer lacks the token."""
+    write(models[0], TOKENS[:-2])
+    for folder in models[1:]:
+        write(folder, TOKENS[:-1])
+    match = r"^expert 0 has tokens that the tokenizer of pretrained lacks \('<r0>'\), so the files"
+    with pytest.warns(UserWarning, match=match) as notes:
+        ml.merge_files("average", models[1:], tmp_path / "out", pretrained=models[0])
+    assert len(notes) == 1
+    command = ml.inspect(models[1:], pretrained=models[0]).command
+    fits = write in (fast, unigram)  # a union extends tokenizer.json
+    assert ("--tokenizer union" in command) == fits
+    for folder in models[1:]:  # nor for a list of few tokens, beside a file of another format
+        (folder / "tokenizer.json").unlink(missing_ok=True)
+        write(folder, TOKENS)
+    for file in models[0].glob("*vocab*"):
+        file.unlink()
+    write(models[0], TOKENS[:3])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        merge(models)
+
+
 def test_experts_that_use_one_row_for_different_tokens(models: list[Path]) -> None:
     vocab_txt(models[0], TOKENS[:-2])
     vocab_txt(models[1], [*TOKENS[:-2], "<pad>", "<end>"])
@@ -149,11 +175,28 @@ def test_merges_are_compared_however_they_are_written(models: list[Path]) -> Non
         merge(models)
 
 
-def test_files_that_cannot_be_read_say_nothing(models: list[Path]) -> None:
+def test_files_without_tokens_say_nothing(models: list[Path]) -> None:
     vocab_json(models[0], TOKENS)
-    (models[1] / "vocab.json").write_text("{")
+    (models[1] / "predictions.json").write_text('{"row": 1}\n{"row": 2}')  # lines of JSON
     (models[2] / "tokenizer.json").write_text("[1, 2]")
     (models[2] / "vocab.json").write_text('{"a": [1], "b": null}')
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         merge(models)
+
+
+@pytest.mark.parametrize(
+    "file", ["config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json", "modules.json"]
+)
+@pytest.mark.parametrize("which", [0, 2])
+@pytest.mark.parametrize("content", ['{"a": 1, "b', "[" * 100_000])
+def test_half_written_files_are_refused(
+    models: list[Path], file: str, which: int, content: str, tmp_path: Path
+) -> None:
+    """A model whose configuration is not read would be merged unchecked, and the copy not load."""
+    (models[which] / file).write_text(content)
+    message = f"{models[which] / file} is not JSON, so it is damaged or half written: copy or"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ml.merge_files("average", models[1:], tmp_path / "out", pretrained=models[0])
+    assert message in ml.inspect(models[1:], pretrained=models[0]).refusals[0]
+    assert not (tmp_path / "out").exists()

@@ -236,3 +236,35 @@ def test_no_message_leads_to_skip() -> None:
         with pytest.raises(ValueError, match="exclude=") as caught:
             ml.merge("average", [more], pretrained=base, missing=missing)
         assert "skip" not in str(caught.value)
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_base_and_an_expert_that_are_swapped(count: int, place: int) -> None:
+    base, *experts = family(count)
+    named = {f"expert {i}": expert for i, expert in enumerate(experts)}
+    assert not heard(lambda: ml.merge("ties", named, pretrained=base))
+    swapped = {**named, f"expert {place}": base}
+    (text,) = heard(lambda: ml.merge("ties", swapped, pretrained=experts[place]))
+    assert text.startswith("the other experts and pretrained appear to be fine-tuned from expert")
+    assert text.endswith(f"check that pretrained and expert {place} are not swapped")
+
+
+@pytest.mark.parametrize("cosine", [-0.5, 0.0, 0.3, 0.45, 0.7])
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
+def test_experts_of_one_base_are_not_taken_for_swapped(cosine: float, ratio: float) -> None:
+    """Task vectors of a known cosine and ratio of lengths, by construction."""
+    base, one, other = family(2)
+    first, second = (ml.subtract(expert, base)["body"] for expert in (one, other))
+    second = second - first * (first * second).sum() / first.square().sum()
+    second = second * first.norm() / second.norm()
+    mixed = ratio * (cosine * first + (1 - cosine**2) ** 0.5 * second)
+    other = {**other, "body": base["body"] + mixed}
+    assert not heard(lambda: ml.merge("ties", [one, other], pretrained=base))
+
+
+def test_the_first_checkpoint_of_a_run_is_no_expert_beside_the_second() -> None:
+    base, one, two = family(2)
+    later = ml.add(one, ml.subtract(two, base))
+    (text,) = heard(lambda: ml.merge("ties", {"sft": one, "dpo": later}, pretrained=base))
+    assert text.startswith("the other experts and pretrained appear to be fine-tuned from sft")

@@ -1,6 +1,7 @@
 """LoRA adapters as inputs: products by hand, PEFT's own merge, and what must be refused."""
 
 import json
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -141,6 +142,8 @@ def test_the_base_is_found_in_the_configuration(base: State, tmp_path: Path) -> 
         ml.merge("average", [one, other])
     with pytest.warns(UserWarning, match="trained on another base .*are applied to pretrained"):
         ml.merge("average", [one, other], pretrained=place)
+    with pytest.warns(UserWarning, match=re.escape(f"another base ({other}: {one}) are applied")):
+        ml.merge("average", [one, other, adapter(tmp_path / "unnamed")], pretrained=place)
     hub = adapter(tmp_path / "d", base_model_name_or_path="org/model")
     with pytest.raises(
         ValueError, match="'org/model', no folder here: pass the base as pretrained"
@@ -299,6 +302,34 @@ def test_what_does_not_fit_is_refused(
     spoil(folder)
     with pytest.raises(ValueError, match=message):
         ml.merge("average", [folder], pretrained=base)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"r": 2}, "r = 2 of 'q.weight', and the adapter's factors have the rank 4"),
+        ({"rank_pattern": {}}, "r = 4 of 'v.weight', and the adapter's factors have the rank 8"),
+        ({"rank_pattern": {"[qv]": 8}}, "r = 8 of 'q.weight'"),
+        ({"r": 8, "rank_pattern": {"q": 4}}, None),
+        ({"r": None}, None),
+    ],
+)
+def test_a_configuration_of_another_adapter(
+    config: dict[str, Any], said: str | None, base: State, tmp_path: Path
+) -> None:
+    """Its α/r would scale the update; PEFT does not load such a folder."""
+    config = {"rank_pattern": {"v": 8}, **config}
+    folder = adapter(tmp_path / "a", **config)
+    calls: list[Callable[[], object]] = [
+        lambda: ml.merge("average", [folder], pretrained=base),
+        lambda: ml.merge_adapters("average", [folder], tmp_path / "out"),
+    ]
+    for call in calls:
+        if said is None:
+            call()
+        else:
+            with pytest.raises(ValueError, match=re.escape(f"config.json says {said}")):
+                call()
 
 
 def test_a_bias_without_its_factors_is_refused(base: State, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def weights(fill: float = 1.0) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("content", "name"),
     [
-        (argparse.Namespace(lr=1), "argparse.Namespace"),
+        (argparse.Namespace(path=Path("x")), "pathlib.PosixPath"),
         (Path("x"), "pathlib.PosixPath"),
         (collections.deque([1]), "collections.deque"),
         ({"a": pickle.PickleBuffer}, "pickle.PickleBuffer"),
@@ -43,9 +43,23 @@ def test_what_a_refused_pickle_holds_is_named(
 
 def test_all_names_are_listed(tmp_path: Path) -> None:
     path = tmp_path / "a.ckpt"
-    torch.save({"a": argparse.Namespace(), "b": collections.deque(), "w": weights()}, path)
-    with pytest.raises(ValueError, match=r"holds argparse.Namespace, collections.deque besides"):
+    torch.save({"a": Path(), "b": collections.deque(), "w": weights()}, path)
+    with pytest.raises(ValueError, match=r"holds collections.deque, pathlib.PosixPath besides"):
         Checkpoint(path)
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_checkpoints_of_timm_are_read(tmp_path: Path, archive: bool) -> None:
+    """They hold the options of the training; another reader of pickles still refuses these."""
+    path = tmp_path / "model_best.pth.tar"
+    saved = {"epoch": 3, "arch": "resnet50", "state_dict": weights(2.0), "metric": 0.5}
+    saved |= {"optimizer": {"state": {}}, "args": argparse.Namespace(lr=0.1, mean=(0.5, 0.5))}
+    torch.save(saved, path, _use_new_zipfile_serialization=archive)
+    state = load_state_dict(path)
+    assert state.keys() == weights().keys()
+    assert torch.equal(state["fc.weight"], weights(2.0)["fc.weight"])
+    with pytest.raises(pickle.UnpicklingError, match="Namespace"):
+        torch.load(path, weights_only=True)
 
 
 SETS: list[tuple[dict[str, Any], str, str]] = [
@@ -175,3 +189,43 @@ def test_dtypes_that_are_not_known_are_quantised(tmp_path: Path) -> None:
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0")
     with pytest.raises(ValueError, match=r"unsupported dtype F8_E8M0: .*dequantise the model"):
         Checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "(0 bytes are too few)"),
+        (b"<!DOCTYPE html>\n<html>", "(it is a text, which starts with '<!DOCTYPE html>')"),
+        (b"Entry not found", "(it is a text, which starts with 'Entry not found')"),
+        (b"\xff" * 100, "(its header would take 18446744073709551615 of 100 bytes)"),
+    ],
+)
+def test_what_a_damaged_file_is(content: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(content)
+    message = f"{path} is truncated or not safetensors {reason}: copy or download it again"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_state_dict(path)
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "pytorch_model.bin", "a.pt"])
+def test_pointers_of_git_lfs(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    whole = tmp_path if name == "pytorch_model.bin" else path
+    with pytest.raises(ValueError, match=re.escape(f"{path} is a pointer of Git LFS without")):
+        load_state_dict(whole)
+
+
+@pytest.mark.parametrize(
+    ("file", "lacked"),
+    [
+        ("model-00001-of-00002.safetensors", "model.safetensors.index.json"),
+        ("pytorch_model-00002-of-00002.bin", "model.safetensors.index.json"),
+        ("adapter_model.safetensors", "adapter_config.json"),
+    ],
+)
+def test_a_file_that_lacks_the_one_beside_it(file: str, lacked: str, tmp_path: Path) -> None:
+    (tmp_path / file).touch()
+    with pytest.raises(ValueError, match=re.escape(f"holds {file} and no {lacked}: copy or")):
+        load_state_dict(tmp_path)

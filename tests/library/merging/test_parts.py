@@ -242,7 +242,7 @@ def test_heads_that_cannot_be_averaged() -> None:
     with pytest.raises(ValueError, match=rf"^expert 1\['head.weight'\] {message} average"):
         merge("average", [TWO, THREE], pretrained=body(BASE), missing="experts")
     spoilt = {**THREE, "head.bias": torch.tensor([1.0, math.nan, 0.0])}
-    with pytest.raises(ValueError, match=r"^expert 1\['head.bias'\] holds NaN in 1 of 3 entries$"):
+    with pytest.raises(ValueError, match=r"^expert 1\['head.bias'\] holds NaN in 1 of 3 entries: "):
         merge("average", [body(TWO), spoilt], missing="experts")
     table = torch.ones(2, 3)
     tied: State = {"table": table, "w": torch.ones(1), "lm_head": table}
@@ -265,3 +265,14 @@ def test_heads_go_into_the_last_shard(tmp_path: Path, files: dict[str, Path]) ->
         load_state_dict(out), merge("ties", [THREE], pretrained=body(BASE), missing="experts")
     )
     assert len(list(out.glob("*.safetensors"))) == len(list(base.glob("*.safetensors"))) > 1
+
+
+@pytest.mark.parametrize("shared", [0, 1, 2, 3])
+def test_models_of_different_architectures_are_called_so(shared: int) -> None:
+    base = {f"layer{i}.weight": torch.ones(2, 2) for i in range(5)}
+    other = {f"layer{i}.weight": torch.ones(2, 2) for i in range(shared)}
+    other |= {f"block.{i}.out": torch.ones(2, 2) for i in range(4)}
+    said = f"; only {shared} of 5 keys are in both, so these are models of different architectures"
+    said = said if shared < 3 else "; where only heads differ, leave them out with exclude="
+    with pytest.raises(ValueError, match=re.escape(said)):
+        merge("average", [base, other])

@@ -109,9 +109,10 @@ def test_modules_of_sentence_transformers(tmp_path: Path) -> None:
     assert "mergelib.method" in Checkpoint(out).metadata
     ml.merge_files("ties", folders[1:], out, pretrained=folders[0], overwrite=True)
 
-    edit(folders[2] / "1_Pooling" / "config.json", pooling_mode_mean_tokens=False)
+    pooling = {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
+    edit(folders[2] / "1_Pooling" / "config.json", **pooling)
     with pytest.warns(
-        UserWarning, match="1_Pooling/config.json disagrees: pooling_mode_mean_tokens"
+        UserWarning, match="1_Pooling/config.json disagrees: pooling_mode = 'cls' in expert 1 and"
     ):
         ml.merge("average", folders[1:])
     shutil.rmtree(folders[2])
@@ -138,6 +139,73 @@ def test_modules_of_sentence_transformers(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="pretrained has shards of weights in 2_Dense"):
         ml.merge_files("average", folders[1:], tmp_path / "no", pretrained=folders[0])
     ml.merge_files("average", folders[1:], tmp_path / "new.safetensors")
+
+
+def test_a_module_that_one_expert_alone_has_is_not_lost(tmp_path: Path) -> None:
+    folders = [make_sentences(tmp_path / name, i, 1.0) for i, name in enumerate("pab")]
+    shutil.rmtree(folders[2] / "2_Dense")  # the copy is that of the base, as the other expert's
+    ml.merge_files("average", folders[1:], tmp_path / "out", pretrained=folders[0])
+    shutil.rmtree(folders[0] / "2_Dense")
+    match = "pretrained has no weights in 2_Dense, where expert 0 has some: merge these files by"
+    with pytest.raises(ValueError, match=match):
+        ml.merge_files("average", folders[1:], tmp_path / "no", pretrained=folders[0])
+    assert match in ml.inspect(folders[1:], pretrained=folders[0]).refusals[0]
+
+
+@pytest.mark.parametrize(
+    "mode", ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+)
+def test_versions_of_sentence_transformers_write_one_pooling(mode: str, tmp_path: Path) -> None:
+    """Version 6 writes other entries than the versions before; the library itself reads both."""
+    pooling = pytest.importorskip("sentence_transformers.sentence_transformer.modules.pooling")
+    folders = [make_sentences(tmp_path / name, i, 1.0) for i, name in enumerate("pab")]
+    old = {entry: mode == new for entry, new in pooling._LEGACY_POOLING_MODE_KWARGS.items()}
+    old |= {"word_embedding_dimension": 8}
+    (folders[0] / "1_Pooling" / "config.json").write_text(json.dumps(old))
+    edit(folders[0] / "config_sentence_transformers.json", __version__={"of": "2.0.0"})
+    for folder in folders[1:]:
+        pooling.Pooling(8, mode).save(str(folder / "1_Pooling"))
+        edit(folder / "config_sentence_transformers.json", __version__={"of": "6.2.0"})
+        modules = json.loads((folder / "modules.json").read_text())
+        for module in modules:
+            module["type"] = f"sentence_transformers.new.{module['path'][2:]}"
+        (folder / "modules.json").write_text(json.dumps(modules))
+    for module in modules:
+        module["type"] = f"sentence_transformers.models.{module['path'][2:]}"
+    (folders[0] / "modules.json").write_text(json.dumps(modules))
+    (folders[0] / "3_Norm" / "README.md").unlink()
+    (folders[0] / "3_Norm").rmdir()  # archives and git keep no empty folder
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ml.merge_files("average", folders[1:], tmp_path / "out", pretrained=folders[0])
+    other = "max" if mode == "mean" else "mean"
+    pooling.Pooling(8, other).save(str(folders[2] / "1_Pooling"))
+    with pytest.warns(UserWarning, match=f"pooling_mode = '{other}' in expert 1 and '{mode}' in"):
+        ml.merge_files("average", folders[1:], tmp_path / "other", pretrained=folders[0])
+
+
+def test_advice_on_chat_templates_is_given_where_it_works(
+    models: list[Path], tmp_path: Path
+) -> None:
+    def advice(output: str) -> str:
+        with pytest.warns(UserWarning, match="the experts agree on") as notes:
+            ml.merge_files("average", models[1:], tmp_path / output, pretrained=models[0])
+        return str(notes[-1].message)
+
+    for folder in models[1:]:
+        edit(folder / "tokenizer_config.json", pad_token="[PAD]")
+    assert "chat_template='experts'" not in advice("no template")
+    for folder in models[1:]:
+        edit(folder / "tokenizer_config.json", chat_template="{{ messages }}")
+    assert "chat_template='experts'" in advice("one template")
+    assert "--chat-template experts" in ml.inspect(models[1:], pretrained=models[0]).command
+    options: dict[str, Any] = {"pretrained": models[0], "chat_template": "experts"}
+    ml.merge_files("average", models[1:], tmp_path / "works", **options)
+    for folder, end in zip(models[1:], "ab", strict=True):
+        edit(folder / "tokenizer_config.json", eos_token=end)
+    assert "chat_template='experts'" not in advice("two end tokens")
+    with pytest.raises(ValueError, match="does not decide on one"):
+        ml.merge_files("average", models[1:], tmp_path / "refused", **options)
 
 
 def test_a_list_of_modules_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:

@@ -459,6 +459,9 @@ def test_inspect_with_a_tokenizer_says_what_a_merge_says(
     if refused:
         return
     call(*shlex.split(report.command)[1:-1], str(tmp_path / "next"))
+    if chat is None and "--chat-template experts" in report.command:  # a proposal of the report
+        options |= {"chat_template": "experts", "overwrite": True}
+        ml.merge_files("tsv", experts, tmp_path / "out", **options)
     for file in (tmp_path / "out").iterdir():
         assert (
             file.name == "README.md"
@@ -620,3 +623,21 @@ def test_the_command_line(
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out").chat_template == TEMPLATE
     assert "use --tokenizer in place of --set tokenizer" in run("--set", "tokenizer=base")
     assert "use --chat-template in place of" in run("--set", "chat_template=experts")
+
+
+@pytest.mark.parametrize("listed", [None, ["<unk>"], ["<unk>", "<y>"]])
+@pytest.mark.parametrize("entry", ["extra_special_tokens", "additional_special_tokens"])
+def test_special_tokens_stay_special(entry: str, listed: list[str] | None, tmp_path: Path) -> None:
+    """The tokenizer lists them, whichever version of transformers wrote the experts' lists."""
+    more = ("<y>",) if listed and "<y>" in listed else ()
+    added = {"p": more, "a": ("<x>",), "b": ("<y>",)}
+    base, a, b = (save(tmp_path / name, TOKENS, tokens) for name, tokens in added.items())
+    edit(base / "tokenizer_config.json", extra_special_tokens=listed)
+    edit(a / "tokenizer_config.json", **{entry: ["<x>"]})
+    edit(b / "tokenizer_config.json", **{entry: [{"content": "<y>", "special": True}, "<gone>"]})
+    merged = ml.merge_files("average", [a, b], tmp_path / "out", pretrained=base, tokenizer="union")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(merged)
+    expected = {*(listed or []), "<x>", "<y>"}
+    assert {*map(str, tokenizer.extra_special_tokens)} == expected
+    assert len(tokenizer.extra_special_tokens) == len(expected)
+    assert expected <= {*tokenizer.all_special_tokens}
