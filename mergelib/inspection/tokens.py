@@ -131,8 +131,9 @@ def _tokenizer(name: str, folder: Path) -> dict[str, Any]:
     try:
         from transformers import AutoTokenizer
 
-        local = {"local_files_only": True, "trust_remote_code": False}
-        made = AutoTokenizer.from_pretrained(folder, **local).backend_tokenizer.to_str()
+        made = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        ).backend_tokenizer.to_str()
         content: dict[str, Any] = json.loads(made)
         if fast_rows(content) == {row: token for row, (token, _) in read_rows(folder).items()}:
             return content

@@ -140,7 +140,7 @@ display(
 # | tasks $N$ | 6 to 12 | 2 to 20 |
 # | error bar | standard error across 15 groups of the same experts | 95 % interval across five seeds, which share one pretrained network |
 #
-# One parameter changes at a time. Checkpoints of one training serve every $K$, because the rate is constant. Two calls give the two errors of a merge:
+# Two calls give the two errors of a merge:
 
 # %%
 import mergelib as ml
@@ -196,14 +196,14 @@ small, large = (sweep.told(each, 2).replace("-", "−") for each in equal.values
 display(
     Markdown(f"""
 **Steps.** From 400 to 800 steps, the test loss rises by {text(steps.loc["loss"])} nats. The generalisation error rises by {text(steps.loc["generalisation"])} and the training loss
-changes by {text(steps.loc["train_loss"])}, which is the paper's mechanism. Whether other tasks behave like this is undecided: across seeds and tasks, the interval of the rise that is corrected for several checks is
+changes by {text(steps.loc["train_loss"])}, which is the paper's mechanism. Whether other tasks behave alike is undecided: the corrected interval across seeds and tasks is
 {signed(rising["low"], 3)} to {signed(rising["high"], 3)}. Accuracy changes by {late} points. Most of the remaining error is optimisation: the training loss of the average
 is {missing.mean():.1f} nats above that of one model trained on all tasks.
 
 **Learning rate.** At eight times the usual rate, experts alone are {alone:.0f} points of accuracy above the pretrained model and their average
 is {-together:.0f} points below it. If the damage grew like η²K, more steps would add to it. They reduce it: at this rate the loss relative to the pretrained model
-is {signed(largest.iloc[0])} nats after {largest.index[0]} steps and {signed(largest.iloc[-1])} after {largest.index[-1]}. Nor does ηK alone decide. With the same ηK as the usual rate after 100 steps, the test loss
-is {large} nats higher at four times the rate (25 steps), and {small} at a quarter of it (400 steps).
+is {signed(largest.iloc[0])} nats after {largest.index[0]} steps and {signed(largest.iloc[-1])} after {largest.index[-1]}. With the same ηK as the usual rate after 100 steps, the test loss
+is {large} nats higher at four times the rate, and {small} at a quarter of it.
 """)
 )
 
@@ -338,7 +338,7 @@ display(
     Markdown(f"""
 The number of experts alone does not explain it: the average of eight perceptrons trained on *one* task loses no detectable accuracy ({signed(-one_task["value"], 1)} points, 95 % interval
 {signed(-one_task["high"], 1)} to {signed(-one_task["low"], 1)}). The paper concludes that sparse methods are needed most for many tasks. In test loss, the advantage of TIES over the average
-grows with the number of tasks on eight and fourteen tasks and shrinks on twenty scripts. In accuracy no growth is detected.
+grows with the number of tasks on eight and fourteen tasks and shrinks on twenty scripts. In accuracy this is undecided.
 """)
 )
 
@@ -370,19 +370,16 @@ rise = {who: each[800] - each[25] for who, each in gained.items()}
 display(
     Markdown(f"""
 From 25 to 800 steps, experts gain {rise["experts"]:.0f} points and their average {rise["average"]:.0f}. The paper recommends stopping experts at convergence. Stopping
-each at its least validation loss lowers the test loss of the average by {signed(stop["value"])} nats (95 % interval {signed(stop["low"])} to {signed(stop["high"])}), so
-no difference is detected.
+each at its least validation loss lowers the test loss of the average by {signed(stop["value"])} nats (95 % interval {signed(stop["low"])} to {signed(stop["high"])}).
 """)
 )
 
 # %% [markdown]
 # ## In practice
 #
-# * **Evaluate a merge on training examples too.** The result shows whether more data could help.
+# * **Evaluate a merge on training examples too.**
 # * **Choose the learning rate by merges.** Experts recover from rates that ruin their merge.
-# * **Count passes over the data.** The second half of seven passes costs the average a few hundredths of a nat here. Most of the paper's grid is longer.
-# * **Recompute BatchNorm statistics after merging.** A large rate ruins the averaged statistics of a ResNet-18
-#   ([](46-stability-evidence)).
+# * **Count passes over the data.** The second half of seven passes costs the average a few hundredths of a nat here.
 #
 # ````{dropdown} The paper's items and where they are
 # | paper | here | result |
@@ -399,7 +396,6 @@ no difference is detected.
 # | Figure 2: other methods | {numref}`fig-scaling-experts` | undecided (T11) |
 # | Remark 5: stop at convergence | [](#scaling-steps) | undecided (T17) |
 # | Appendix A-A1: predicted trends | {numref}`fig-scaling-laws` | steps and data fit, the rate does not |
-# | Appendix B: data sets and settings | [](../book/data-and-suites), first table | 8 to 20 similar sets |
 # ````
 #
 # ## Check against known values

@@ -255,8 +255,7 @@ plt.show()
 # | {ref}`four sources in total variation <proximal-square>` | a saddle, (¼, ¼, ¼, ¼) | (½, 0, ½, 0) |
 # | {ref}`three sources in total variation <proximal-star>` | a negative squared distance | total variation is not Euclidean |
 #
-# `proximal_weights` therefore solves the quadratic programme, exactly for up to twelve sources, and its notes name distances that cannot be
-# Euclidean. It expects *squared* distances.
+# `proximal_weights` therefore solves the quadratic programme, exactly for up to twelve sources. It expects *squared* distances.
 #
 # ## Distances of data instead of parameters
 #
@@ -391,7 +390,7 @@ display(
 )
 
 # %% [markdown]
-# The units are matched by Git Re-Basin {cite}`ainsworth2023git`. `ml.merge("average", sources, weights=...)` computes $\theta^P$.
+# The units are matched by Git Re-Basin {cite}`ainsworth2023git`.
 #
 # (proximal-thirds)=
 # ## The paper's weight is −0.1244
