@@ -37,10 +37,10 @@ def entries() -> dict[str, dict[str, Any]]:
     text = (resources.files("mergebook") / "results.toml").read_text(encoding="utf-8")
     tables = tomllib.loads(text)
     for name, table in tables.items():
-        if "like" in table:
+        while "like" in table:
             other = tables[table.pop("like")]
             settings = {**other.get("settings", {}), **table.get("settings", {})}
-            tables[name] = {**other, **table, "settings": settings}
+            table = tables[name] = {**other, **table, "settings": settings}
     return tables
 
 

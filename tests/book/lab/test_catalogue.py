@@ -48,6 +48,7 @@ def test_a_result_is_what_its_entry_says(name: str) -> None:
 def test_every_entry_can_be_measured() -> None:
     """By another process as well, which gets its runs pickled."""
     for name, table in entries().items():
+        assert ("study" in table) != ("command" in table), name
         if "study" in table:
             runs = planned(name).runs()
             assert runs, name
