@@ -227,7 +227,7 @@ pd.DataFrame.from_dict(rows, orient="index", columns=names)
 
 # %% [markdown]
 # Five examples per task are too few: for task arithmetic they lose about 1.6 points, where the default scale loses less than
-# 0.1 points and the rule $\lambda = 2/T$ loses 0.8. A hundred examples find a scale within 0.2 points of the best.
+# 0.1 points and the rule $\lambda = 2/T$ loses 0.8. A hundred find a scale within 0.2 points of the best.
 #
 # What does the default cost elsewhere? The next table answers this from the stored validation results of six suites
 # (`results/*-baselines.json`). It shows the points lost against the best setting that was searched, as a mean across seeds. Each row names the network and the number of tasks. Accuracies between two searched scales are interpolated.
