@@ -161,7 +161,8 @@ def tell_of_companions(origin: Path, experts: Mapping[str, object]) -> None:
             f"the experts agree on {' and '.join(differing)}, and {origin}, whose files the result "
             f"gets, differs ({first}: {_short(theirs[0][first])} against {_short(ours[first])}): "
             f"copy these files from {folders[0]} if the result is to be used as the experts are"
-            + (", or pass chat_template='experts' for their chat template and end token" * chosen)
+            + (", or pass chat_template='experts' for their chat template and end token" * chosen),
+            **({"chat_template": "experts"} if chosen else {}),
         )
 
 

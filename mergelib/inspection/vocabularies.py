@@ -56,14 +56,16 @@ def check_vocabularies(folders: Mapping[str, Path | None], shapes: Shapes) -> No
                 )
             warn(
                 f"{text}: the merged tables mix both tokens in this row; tokenizer='union' gives "
-                "each a row"
+                "each a row",
+                tokenizer="union",
             )
         new = [token for token, _ in rows.values() if token not in places]
         if new and len(rows) < 2 * len(places) and not other:
             warn(
                 f"{name} has tokens that the tokenizer of {next(iter(first.values()))[1]} lacks "
                 f"({', '.join(map(repr, new[:5]))}), so the files of the result do not have them, "
-                "either: pass tokenizer='union' to keep them"
+                "either: pass tokenizer='union' to keep them",
+                tokenizer="union",
             )
         for row, (token, file) in rows.items():
             first.setdefault(row, (token, name, file))

@@ -173,12 +173,12 @@ def inspect(
             attempt(partial(numbers.add, key), left)
         numbers.watch.tell()
     method, reason = suggest(source, numbers, left)
-    told = " ".join(str(note.message) for note in notes)
-    if not vocabulary and "tokenizer='union'" in told:
+    advised = {name for note in notes for name in getattr(note.message, "options", ())}
+    if not vocabulary and "tokenizer" in advised:
         united = attempt(lambda: match_vocabularies(opened, names, "union"), [])
         matching, vocabulary = (matching, None) if united is None else (united, "union")
     chat = chat_template
-    if matching is not None and not chat and "chat_template='experts'" in told:
+    if matching is not None and not chat and "chat_template" in advised:
         proposed = (opened, source.selection.owners, matching, names, "experts")
         chat = "experts" if attempt(lambda: choose_files(*proposed), []) else None
     further = {"tokenizer": vocabulary, "chat-template": chat}

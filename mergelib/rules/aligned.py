@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mergelib.merging.applying import CHUNK
+from mergelib.merging.applying import LONG
 from mergelib.messages.kinds import Density, PerExpert
 from mergelib.numerics.selection import magnitude_thresholds
 from mergelib.registry import rule
@@ -60,7 +60,7 @@ def knots(
             for t in range(len(experts))
         ]
 
-    parts = _slices(columns, 64 * CHUNK // rows)
+    parts = _slices(columns, LONG // rows)
     thresholds = magnitude_thresholds(lambda: ((aligned(part), None) for part in parts), density)
     for part in parts:
         vectors = aligned(part)

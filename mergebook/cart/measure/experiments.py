@@ -201,9 +201,9 @@ def adaptation(
     """AdaMerging on test inputs, from data-free methods at settings chosen on validation data.
 
     ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``granularity`` (empty for
-    a base), ``task`` and ``accuracy``; ``chosen``: rows of ``method`` and ``settings``. Results
-    from before there was ``granularity`` lack it: they are by layer. With ``adarank`` there is this
-    method as well, and ``ranks``: rows of ``base``, ``expert``, ``matrix`` and ``rank``.
+    a base), ``task`` and ``accuracy``; ``chosen``: rows of ``method`` and ``settings``. Older
+    results have no ``granularity``; theirs is "layer". With ``adarank``, AdaRank is measured as
+    well, and ``ranks`` has rows of ``base``, ``expert``, ``matrix`` and ``rank``.
     """
     data = unlabelled(examples_of(zoo, None, "test"))
     rows, chosen, ranks = [], [], []

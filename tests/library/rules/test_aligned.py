@@ -41,7 +41,7 @@ def by_numpy(vectors: list[Tensor], density: float) -> Any:
 def test_equals_one_decomposition_of_all(
     shape: tuple[int, int], density: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mergelib.rules.aligned.CHUNK", 1)  # some columns at a time
+    monkeypatch.setattr("mergelib.rules.aligned.LONG", 1)  # some columns at a time
     vectors = updates((2, 3, 1), shape)
     base = torch.randn(shape, dtype=torch.float64)
     merged = knots([base + v for v in vectors], base, density=density)

@@ -401,17 +401,18 @@ def tuned(tmp_path: Path) -> list[Path]:
     return [base, *experts]
 
 
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    return runner(cli.main, "mergelib", monkeypatch, capsys)
+
+
 def test_inspect_proposes_a_command_that_unites_vocabularies(
-    tuned: list[Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tuned: list[Path], tmp_path: Path, call: Any
 ) -> None:
     base, *experts = tuned
     report = ml.inspect(experts, pretrained=base)
     assert len(report.refusals) == 1
     assert "--exclude" not in report.command
-    call = runner(cli.main, "mergelib", monkeypatch, capsys)
     assert call(*shlex.split(report.command)[1:-1], str(tmp_path / "next")).err == ""
     union = ml.merge_files("tsv", experts, tmp_path / "u", pretrained=base, tokenizer="union")
     assert_same(ml.load_state_dict(tmp_path / "next"), ml.load_state_dict(union))
@@ -437,8 +438,7 @@ def test_inspect_with_a_tokenizer_says_what_a_merge_says(
     chat: str | None,
     tuned: list[Path],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    call: Any,
 ) -> None:
     """Its errors and warnings; and the command that it suggests writes that merge."""
     base, *experts = tuned
@@ -453,7 +453,6 @@ def test_inspect_with_a_tokenizer_says_what_a_merge_says(
     refused = not (tmp_path / "out").exists()
     assert refused is ("c" in (tokenizer, chat) or (tokenizer == "base" and chat is not None))
     assert refused is bool(report.refusals) is (not report.command)
-    call = runner(cli.main, "mergelib", monkeypatch, capsys)
     words = [*map(str, experts), "-p", str(base), "--tokenizer", chosen]
     assert call("inspect", *words, *(["--chat-template", chat] if chat else [])).status == refused
     if refused:
@@ -603,19 +602,12 @@ def test_a_base_that_is_one_of_the_models_of_a_recipe(tmp_path: Path) -> None:
     check(out, [tmp_path / "a", tmp_path / "base"], TOKENS, *TABLES)
 
 
-def test_the_command_line(
-    chats: list[Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_line(chats: list[Path], tmp_path: Path, call: Any) -> None:
     base, *experts = map(str, chats)
-    call = runner(cli.main, "mergelib", monkeypatch, capsys)
 
     def run(*options: str) -> str:
-        return call(
-            "merge", "ties", *experts, "-p", base, "-o", str(tmp_path / "out"), *options
-        ).err
+        printed = call("merge", "ties", *experts, "-p", base, "-o", str(tmp_path / "out"), *options)
+        return str(printed.err)
 
     assert "merge files with --tokenizer base or --tokenizer union" in run()
     assert "tokenizer is 'c', expected one of 'base', 'union'" in run("--tokenizer", "c")
