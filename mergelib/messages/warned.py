@@ -23,4 +23,4 @@ def warn(text: str, **options: str) -> None:
     level, frame = 2, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _OWN:
         level, frame = level + 1, frame.f_back
-    warnings.warn(Advice(text, options), stacklevel=level)
+    warnings.warn(Advice(text, options) if options else text, stacklevel=level)
