@@ -21,8 +21,10 @@ _CONTEXT: ForkServerContext = multiprocessing.get_context("forkserver")
 
 def serve(folder: str, command: list[str]) -> None:
     """Run a kernel, in a process of its own, until it is shut down."""
+    import pandas as pd
     from ipykernel.kernelapp import launch_new_instance
 
+    pd.set_option("display.max_columns", 20)  # as pandas decides if a kernel imports it
     os.setsid()
     os.chdir(folder)
     parent = f"--IPKernelApp.parent_handle={os.getppid()}"  # the kernel ends with it

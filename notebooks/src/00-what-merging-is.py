@@ -312,8 +312,8 @@ unknown.rename(index=names, columns=columns).rename_axis(columns="task unknown")
 #
 # A merge with a wrong sign still returns a model that runs. Compare your code with known results.
 # With $\lambda = 1/T$, {eq}`eq-merging-task-arithmetic` is the average, and with $\lambda = 0$ it is the pretrained model.
-# CART of two experts is the average as well, because the two differences from the mean are opposite and cancel. This is
-# why these rows agree in the figure.
+# CART of two experts is the average, too, because the two differences from it cancel. Tuning chose $\lambda = 1/2$, so the three rows agree in the
+# figure.
 
 # %%
 average = ml.merge("average", zoo.experts)

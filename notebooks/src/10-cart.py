@@ -44,7 +44,7 @@ at_one = measured.query("method == 'cart' and scale == 1")
 at_one = at_one.assign(method=at_one["rank_ratio"].map("{:g}".format))
 gain = both_intervals(at_one, {"": ("0.08", "1")}).iloc[0]
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "CART is more accurate than the average at small ranks, and is the average at rank 0 and at full rank. Mean test accuracy of a small vision transformer on eight image tasks, five seeds; bands are 95 % intervals across seeds. The blue curve truncates ordinary task vectors instead of centred ones, at task arithmetic's usual scale of 0.3.", "name": "fig-cart-bells"}, "image": {"alt": "Accuracy over the kept rank from 0 to 100 %. Three curves of CART start and end at 51 %. At scale 1 the curve peaks at 59 % for 8 % of the rank, at scale 2 near 60 % for 12 %, and at scale 3 at 60 % for 16 %, after a dip to 41 % at ranks of 1 to 4 %. The curve of uncentred vectors rises from 45 to 55 % and has no peak."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "CART is most accurate at 8 to 16 % of the rank, and is the average at rank 0 and at full rank. Mean test accuracy of a small vision transformer on eight image tasks, five seeds; bands are 95 % intervals across seeds. The blue curve truncates ordinary task vectors instead of centred ones, at task arithmetic's usual scale of 0.3.", "name": "fig-cart-bells"}, "image": {"alt": "Accuracy over the kept rank from 0 to 100 %. Three curves of CART start and end at 51 %. At scale 1 the curve peaks at 59 % for 8 % of the rank, at scale 2 near 60 % for 12 %, and at scale 3 at 60 % for 16 %, after a dip to 41 % at ranks of 1 to 4 %. The curve of uncentred vectors rises from 45 to 55 % and has no peak."}}
 looks = {
     ("cart", 1.0): ("CART, scale 1", plots.SAND, "o-"),
     ("cart", 2.0): ("CART, scale 2", plots.TAN, "s-"),
@@ -275,20 +275,20 @@ display(
 The largest singular value is {values[False][0]:.2f} of a task vector's length without centring and
 {values[True][0]:.2f} with it, and the first 8 % of the directions hold {100 * energy[False][eight]:.0f} and
 {100 * energy[True][eight]:.0f} % of the squared length. The sum differs much more. Without centring it grows to
-{lengths[False][-1]:.1f} times a task vector, which is why task arithmetic needs a scale well below 1. With centring it
+{lengths[False][-1]:.1f} times a task vector. With centring it
 grows to {lengths[True][peak]:.1f} at {ranks[peak]:.0f} % of the rank and then falls to zero.
 """)
 )
 
 # %% [markdown]
 # The average moves only 0.4 of a task vector's length away from the pretrained model, because it divides each expert's
-# update by eight. The truncated sum restores the size of the updates. {prf:ref}`prop-taught-size` on the page
-# [](70-what-five-papers-taught-us) states and proves this.
+# update by eight. The truncated sum restores part of the updates. {prf:ref}`prop-taught-size` on the page
+# [](70-what-five-papers-taught-us) proves this for orthonormal updates.
 #
 # ```{admonition} Takeaway
 # :class: tip
-# Centring removes what all experts share, so that it is not counted eight times. Truncation keeps the rest from
-# cancelling, so that updates which averaging divided by eight return at about their full size.
+# Centring removes what all experts share, so that it is not counted eight times. Truncation stops part of the rest from cancelling. Rank and scale
+# set how much of each update returns.
 # ```
 #
 # ## Why the paper's explanation is not enough
@@ -311,13 +311,12 @@ grows to {lengths[True][peak]:.1f} at {ranks[peak]:.0f} % of the rank and then f
 # * The paper's Theorem 1, $L \le O(I^2)$, omits the noise and holds only for inputs inside the row spaces.
 # * Centring does not lower $I$ at every rank and in every layer, as the paper states ([errata](../book/errata)).
 #
-# The bound is also too large to use. It exceeds the measured $L$ of a real layer by a factor of more than $10^{12}$.
-# [](11-cart-experiments) shows a better clue: most of CART's lead over task arithmetic disappears when the
-# classification heads are fitted again.
+# The bound is also too large to use. It exceeds the measured $L$ of a real layer by a factor of more than $10^{14}$.
+# [](11-cart-experiments) shows a better clue: on our ViT most of CART's lead over task arithmetic disappears under fitted heads.
 #
 # ## Choose rank and scale together
 #
-# Truncation shortens the vectors, so the best scale is often above 1. `choose` evaluates a grid on validation examples
+# Some cancelling remains, so the best scale is often above 1. `choose` evaluates a grid on validation examples
 # and returns the best point, which is then evaluated once on the test examples:
 
 # %%
@@ -334,7 +333,7 @@ means = 100 * result.groupby("method", sort=False)[list(columns)].mean()
 means.index = [plots.label(method) for method in means.index]
 display(
     Markdown(
-        f"The choice is a rank of {100 * chosen['rank_ratio']:.0f} % and a scale of {chosen['scale']:g}."
+        f"The choice, a corner of the grid, is a rank of {100 * chosen['rank_ratio']:.0f} % and a scale of {chosen['scale']:g}."
     )
 )
 means.rename(columns=columns).round(1)
@@ -463,6 +462,5 @@ table = ml.evaluate_many(zoo.model, trimmed, zoo.heads, zoo.suite)
 #
 # * CART adds truncated centred task vectors to the average. It is the average at both ends of the rank axis, and always for two
 #   experts.
-# * Centring hardly changes the singular values. It removes what the experts share, so that their updates can be added at
-#   full size.
+# * Centring hardly changes the singular values. It removes what the experts share, so that their updates can be added.
 # * The best rank grows with the scale, so choose the two together on validation data.

@@ -111,10 +111,10 @@ display(
 * **CART is ahead of entry-wise rules under frozen heads.** Its lead over task arithmetic, TIES and Consensus is at
   least {min(rows["mean"].min() for rows in images):.1f} points on both image networks. On sentences its lead over TIES is
   {ties} points, which is not a detectable difference across tasks.
-* **Most of the lead is agreement with frozen heads.** On our ViT, CART leads task arithmetic by {both[0]} points. With
+* **On our ViT most of the lead is agreement with frozen heads.** CART leads task arithmetic by {both[0]} points. With
   heads fitted to the validation labels that tuning spends anyway, it {where}: {both[1]} points.
 * **The best rank is not 8 % in general.** Validation with a free scale chooses 8 % in {picked[0.08]} of {picked.sum()} runs on our
-  two small networks. At a scale of 1, MiniLM is best at {100 * at_scale_one:.0f} %.
+  two ViTs. At a scale of 1, MiniLM is best at {100 * at_scale_one:.0f} %.
 """)
 )
 
@@ -196,7 +196,7 @@ is {points(features.to_numpy())[0]} points better than no merge.
 # If you have labels to tune CART, fit the heads to them too. On this network the choice among merging rules then matters much less.
 # ```
 #
-# ## The network matters more than the method
+# ## Network size does not predict merging
 #
 # The paper's ViT-L/14 keeps more of its experts than ViT-B/32, and the paper concludes that merging works better with larger
 # backbones. The table shows means on eight tasks. The rows marked "32 px" have the same images at 32 pixels, after pretraining on
@@ -241,8 +241,7 @@ The number of parameters does not order the networks. The geometry of the task v
 {geometry["cosine"].min():.2f} to {geometry["cosine"].max():.2f} on all three main networks, and 8 % of the rank holds
 {geometry["kept"].min():.0f} to {geometry["kept"].max():.0f} % of their squared length. MiniLM has less far to go. Without fine-tuning
 it already reaches {sizes.loc["MiniLM", "pretrained, % of experts"]:.0f} % of its experts' accuracy, where the other two reach
-about half. EfficientNet pretrained on our images gains nothing from any merge. Measuring the statistics of
-BatchNorm again after merging makes CART on EfficientNet {-100 * remeasured["mean"]:.0f} points worse.
+about half. EfficientNet pretrained on our images gains nothing from any merge. Measuring BatchNorm's statistics again on inputs of all tasks makes CART on EfficientNet {-100 * remeasured["mean"]:.0f} points worse.
 """)
 )
 
@@ -277,7 +276,7 @@ pd.DataFrame(texts, index=[f"CART − {name}" for name in by_count["8 tasks"].in
 # The paper's Figure 7 merges random subsets of 20 tasks, with the grids of its appendix D. Ours has five subsets per
 # seed, fewer than the paper's Equation 10 asks for.
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "CART leads from four tasks on and loses about as much as the average as tasks are added. Accuracy in per cent of the experts' over random subsets of 20 image tasks with our ViT, five seeds, with standard errors. The dotted line is the pretrained model.", "name": "fig-cart-counts"}, "image": {"alt": "All curves fall towards the dotted line of the pretrained model from 2 to 20 tasks. Both curves of CART are above the others from four tasks on. The one with its scale searched is highest, and meets the one at scale 1 at 20 tasks. Task arithmetic, whose scale is capped, is far below the average at two tasks."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "CART leads from four tasks on, and at scale 1 then loses as much as the average. Accuracy in per cent of the experts' over random subsets of 20 image tasks with our ViT, five seeds, with standard errors. The dotted line is the pretrained model.", "name": "fig-cart-counts"}, "image": {"alt": "All curves fall towards the dotted line of the pretrained model from 2 to 20 tasks. Both curves of CART are above the others from four tasks on. The one with its scale searched is highest, and meets the one at scale 1 at 20 tasks. Task arithmetic, whose scale is capped, is far below the average at two tasks."}}
 counts = load_table("vision20-task_counts")
 kinds = {"cart": ("-", "CART, scale 1"), "cart, scale searched": ("--", "CART, scale searched")}
 fig, ax = plt.subplots(figsize=(6.6, 3.6))
@@ -324,7 +323,7 @@ pd.DataFrame.from_dict(rows, orient="index")
 # %% tags=["remove-input"]
 display(
     Markdown(f"""
-MiniLM is best at 1 to 2 % of the rank at a scale of 1. If validation chooses both settings on our two small networks, it
+MiniLM is best at 1 to 2 % of the rank at a scale of 1. If validation chooses both settings on our two ViTs, it
 chooses 8 % in {picked[0.08]} of {picked.sum()} runs, 16 % in {picked[0.16]} and 32 % in {picked[0.32]}.
 """)
 )
@@ -369,7 +368,7 @@ the paper says, but $I$ has already reached {early.loc["reached"].min():.0f} to 
 # \end{aligned}
 # $$ (eq-cart-told)
 #
-# The candidates are the **signal** $s$, the **interference** $\|r\| / \|z_e - z_0\|$, their sum, the **error**, the fraction of
+# The candidates are the **signal** $s$, the **interference** $\|r\| / \|z_e - z_0\|$, the **error** on the left-hand side, the fraction of
 # predictions on which merged model and expert **agree**, the **entropy** of the predictions, and the **distance** from the average in
 # weight space.
 
@@ -399,7 +398,7 @@ def ordered(suite):
     return pd.DataFrame(rows, index=["mean", "low", "high"]).T
 
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "Agreement with the task's own expert orders settings of CART best. Spearman's correlation with test accuracy over the plane of rank and scale, with signs such that 1 is perfect. Filled markers: per task; open markers: deviations from the mean over tasks. 95 % intervals across seeds and tasks.", "name": "fig-cart-told"}, "image": {"alt": "Two panels with six rows. In both, agreement with the expert has the highest correlation, and keeps more than half of it for deviations from the mean. Error and entropy order both planes less well. On EfficientNet the deviations of entropy have a correlation of zero. Interference orders only EfficientNet's plane, signal neither. Distance is zero for deviations by construction."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Agreement with the expert has the highest mean correlation. Spearman's correlation with test accuracy over the plane of rank and scale, with signs such that 1 is perfect. Filled markers: per task; open markers: deviations from the mean over tasks. 95 % intervals across seeds and tasks.", "name": "fig-cart-told"}, "image": {"alt": "Two panels with six rows. In both, agreement with the expert has the highest correlation, and keeps more than half of it for deviations from the mean. Error and entropy order both planes less well. On EfficientNet the deviations of entropy have a correlation of zero. Interference orders only EfficientNet's plane, signal neither. Distance is zero for deviations by construction."}}
 fig, axes = plt.subplots(1, 2, figsize=(6.9, 3.4), sharey=True, sharex=True)
 for ax, (name, suite) in zip(axes, PRETRAINED.items()):
     table = ordered(suite)

@@ -379,9 +379,9 @@ print("same logits to 1e-5:", case.change(odd) < 1e-5)
 # | `width="replicate"` | MLPs and ResNets at any width; transformers at whole multiples | uneven copies under a layer norm |
 # | `width="mean"` | transformers with norms in the branches, at any width; hidden units of all networks | a stream that is normalised itself (BERT), gates (SiT) |
 # | `width="svd"` | linear and ReLU layers | GELU, attention |
-# | `width="svd_random"`, `"interpolate"`, `"aki"` | never | – |
+# | `width="svd_random"` (random factors), `"interpolate"` (mixed units), `"aki"` | never | – |
 # | `depth="identity"` | networks with residual branches | norms in the stream, plain MLPs |
-# | `depth="stack"`, `"interlace"`, `"interpolate"` | never | – |
+# | `depth="stack"`, `"interlace"` (repeated in place), `"interpolate"` (mixed layers) | never | – |
 #
 # ## A pretrained sentence encoder
 #
@@ -423,7 +423,7 @@ table.rename_axis("MiniLM, grown")
 #
 # The paper learns $c_{\text{in}}$, $c_{\text{out}}$ and $d_{ki}$ on the target's data. `ml.learn_growth` does this, and for one source it
 # is LiGO {cite}`wang2023learning`. Most learned maps recover the loss of the source, and even pass it. This alone shows
-# little, because training a GPT from scratch with the same FLOPs reaches nine tenths of it. So we give the FLOPs of 100
+# little, as a GPT trained from scratch with the same FLOPs has a fraction of 0.9. So we give the FLOPs of 100
 # learning steps to ordinary training of an exact start (or the stack, if there is none), and then train both for up to 100 steps:
 
 # %% tags=["remove-input"]
@@ -498,7 +498,7 @@ for noise in (0.0, 0.3):
 #
 # | paper | claim | found here |
 # |---|---|---|
-# | Eq. 8 | maps widen a network | true; the function stays only if $R^\top E = I$ |
+# | Eq. 8 | maps widen a network | true; $R^\top E = I$ keeps the function |
 # | Appendix F.1 | gradients of the maps | the stated products have shapes that do not fit ({ref}`check <growing-shapes>`) |
 # | Appendix F.1 | singular vectors with random $W$ are a meaningful start | only singular values are kept ({ref}`proof <growing-spectrum>`) |
 # | Eq. 9, appendix F.2 | averages of layers deepen a network | no such average keeps the function |

@@ -101,9 +101,9 @@ display(
     Markdown(f"""
 * **The gain comes from the warm start.** At equal cost, training from scratch ends
   {text(means.loc[("GPT, width 48", "scratch")])} nats above the nearest source alone on GPTs and
-  {text(means.loc[("ResNet, halves of classes", "scratch")])} on ResNets.
-* **The second source adds cost, not quality.** Over five kinds of growth, two merged sources end
-  {text(effects.loc[("GPT", "merging", "shared")], 3)} nats above one on GPTs.
+  {text(means.loc[("ResNet, two kinds of images", "scratch")])} to {text(means.loc[("ResNet, halves of classes", "scratch")])} on ResNets.
+* **The second source adds cost, and loss on GPTs.** Over five kinds of growth, two merged sources end
+  {text(both["A"].loc[("GPT", "merging", "shared")], 3)} nats above one on GPTs after equal steps.
 * **Scale explains little.** Random weights with the scale of the grown network save
   {text(saved.loc[("GPT", *ALIKE)], 0)} steps on GPTs, one trained source {text(saved.loc[("GPT", *ONE)], 0)}.
 """)
@@ -117,7 +117,7 @@ display(
 #
 # SAIL's initialisation {cite}`anonymous2025structured` differs from random weights in three ways: it was trained, two
 # networks are averaged, and maps bring them to a larger shape. The paper compares it with random weights, soups and LiGO,
-# never with one grown source. We add that baseline everywhere and vary each part alone.
+# never with one exactly grown source. We add that baseline everywhere and vary each part alone.
 #
 # Our GPTs and diffusion models are 140 to 5,000 times smaller than the paper's, our ResNets 28 to 64 times smaller than a
 # standard ResNet-18. Only the spirals and {ref}`one run of GPTs <text-full>` have the paper's size. A verdict "does not
@@ -151,8 +151,8 @@ assert sure["two spirals, random points"]
 # ## What theory promises
 #
 # (warm-theory)=
-# Theorem 2 lets the excess loss of gradient descent shrink by $1 - \eta\mu$ per step ([](51-proximal-parameters)). An initialisation
-# with half of another's excess loss, which appendix C derives, saves at most
+# Theorem 2's bound of the excess loss shrinks by the factor $1 - \eta\mu$ per step ([](51-proximal-parameters)). In this bound an initialisation
+# with half of another's excess loss, as in appendix C, saves
 #
 # $$
 # \frac{\ln 2}{-\ln(1 - \eta\mu)} \le \kappa \ln 2 \ \text{steps}, \qquad \kappa = \frac{L}{\mu}, \quad \eta = \frac 1L ,
@@ -167,7 +167,7 @@ assert sure["two spirals, random points"]
 # The study `factorial` crosses the number of sources (the nearest, or both with Theorem 3's weight), their initialisation (the same,
 # separate, separate and then matched by Git Re-Basin) and the maps (mean padding, copies, LiGO's learned maps, random factors). The targets are
 # GPTs of width 64 on a mixture of two texts, and ResNets of width 12 on CIFAR-10. Their sources learned photographs and rendered scripts, or two
-# halves of 180 classes. Losses are compared after equal FLOPs, learned maps and distances included (account B of the ledger).
+# halves of 180 classes. Losses are compared after equal FLOPs, learned maps and distances included.
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "A second source is never detectably better than one, and random factors, which keep singular values but no function, are far worse than maps that keep it. Change in test loss at equal cost, with the other factors averaged over: two sources less one (first three rows), and maps less mean padding (the rest). Right is worse. Means and 95 % intervals over five seeds.", "name": "fig-warm-effects"}, "image": {"alt": "Rows of up to three marks. Second source: GPT at 0.02 to 0.04, ResNet near zero, ResNet halves at 0.01 with the same initialisation and at 0.06 with separate ones. Copies lie 0.01 to 0.02 right of zero, LiGO per source 0.08 for GPT, joint LiGO near 0.01, and random factors at 0.14 to 0.2."}}
 EFFECTS = {
@@ -207,7 +207,7 @@ sources no difference is detectable ({text(effects.loc[("ResNet", "merging", "sh
 {text(-effects.loc[("GPT", "start", "re-basin less own")] * [1, -1], 3)} nats on GPTs and nothing detectable on ResNets.
 
 **Maps.** Copies end {text(effects.loc[("GPT", "maps", "replicate")], 3)} nats above mean padding on GPTs. LiGO's maps gain
-{-both["A"].loc[("GPT", "maps", "LiGO joint"), "mean"]:.3f} nats per equal steps if they are learned jointly, and nothing detectable at equal
+{-both["A"].loc[("GPT", "maps", "LiGO joint"), "mean"]:.3f} nats at equal steps if they are learned jointly, and nothing detectable at equal
 cost. Learned for each source alone, they cost {text(effects.loc[("GPT", "maps", "LiGO alone")])} nats.
 """)
 )
@@ -318,7 +318,7 @@ assert 4.9 < timed.loc[("GPT", "SAIL"), "in_steps"] < 5.7
 #
 # * **Start from the nearest source alone**, grown by maps that keep its function ([](50-growing)). If there are two, train each for a
 #   few steps before choosing, because the distance can name the wrong one ([](53-sail-vision)).
-# * **Merge** only sources that share their initialisation and if nothing says which is nearer. Expect no gain.
+# * **Merge** only sources that share their initialisation if neither is known to be nearer. Expect no gain.
 # * **Report** steps saved over all goals, a tuned scratch, random weights of the same scale, one source alone, and what is
 #   counted as cost.
 #
@@ -329,7 +329,7 @@ assert 4.9 < timed.loc[("GPT", "SAIL"), "in_steps"] < 5.7
 # | S1 | faster than training from scratch | mixed | holds on GPTs and ResNets; fails on spirals whose sources cannot do the task |
 # | S17 | carries over to larger targets | holds | three further sizes, all faster |
 # | S16 | merging several sources beats one | does not hold here | behind on GPTs and halves; no detectable difference with two kinds of images or BYOL |
-# | S6 | beats scratch, soups and LiGO | mixed | ahead of scratch and the uniform average, behind LiGO and the greedy soup |
+# | S6 | beats scratch, soups and LiGO | mixed | after equal steps ahead of scratch and uniform, behind LiGO and greedy soup |
 # | S10 | ends at least as well as scratch | mixed | fails on the same spirals |
 # | S2 | the best weight is that of Theorem 3 | does not hold here | fails on one of eight curves; the others could not show it |
 # | S19 | distillation adds to SAIL | does not hold here | one recipe |

@@ -164,9 +164,9 @@ display(
 * **CART's lead over task arithmetic shrinks on all image networks if heads are fitted again**, from {text(leads["frozen"].iloc[0])}
   to {text(leads["fitted"].iloc[0])} points on EfficientNet and from {text(leads["frozen"].iloc[1])} to {text(leads["fitted"].iloc[1])} on the small ViT. On MiniLM it is
   {text(leads["frozen"].iloc[4])} and {text(leads["fitted"].iloc[4])}.
-* **Merge and fit heads.** CART with fitted heads is {beyond["fitted"]["mean"].min():.0f} to {beyond["fitted"]["mean"].max():.0f} points ahead of fitted heads without a merge on all five
+* **Merging still helps.** CART with fitted heads is {beyond["fitted"]["mean"].min():.0f} to {beyond["fitted"]["mean"].max():.0f} points ahead of fitted heads without a merge on all five
   networks. CART with frozen heads is {-beyond["frozen"]["mean"].iloc[1]:.0f} and {-beyond["frozen"]["mean"].iloc[2]:.0f} points behind them on the two ViTs for images.
-* **Frank-Wolfe's choice of experts adds nothing detectable** to coefficients that labels fit on all experts: {text(fw["smaller ViT"].iloc[1])} points on the
+* **With 100 labels, Frank-Wolfe's choice of experts adds nothing detectable** to using all experts: {text(fw["smaller ViT"].iloc[1])} points on the
   smaller ViT, {text(fw["EfficientNet"].iloc[1])} on EfficientNet.
 """)
 )
@@ -190,8 +190,8 @@ for kind in ("frozen", "fitted"):
 #
 # ## How much of the gap merging closes
 #
-# The next figure takes ten suites and starts at the pretrained model, without any fine-tuning. It ends at the best of the rules that need
-# no data and no task identity. Accuracy is counted in per cent of the experts' ([leaderboard](80-leaderboard)).
+# The next figure compares the pretrained model with the best rule that needs weights only, on ten suites. Accuracies are in per cent of the experts'
+# ([leaderboard](80-leaderboard)).
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "How much of the way from the pretrained model to the experts the best data-free rule goes. Mean test accuracy in per cent of the experts', by suite; the number at the right is the share of the gap that merging closes.", "name": "fig-taught-gap"}, "image": {"alt": "Ten horizontal bars from the pretrained model to the best rule. MiniLM on eight sentence tasks goes from 72 to 96 % of the experts. Suites of eight image tasks go from about 50 to 75-80 %, suites of twenty tasks from about 55 to 65-73 %."}}
 figure, ax = plt.subplots(figsize=(6.9, 3.9))
@@ -242,7 +242,7 @@ for ax, label in zip(axes, ("test accuracy, %", "CART's lead, points")):
 axes[0].legend(fontsize=11, loc="center right", labelspacing=0.3)
 axes[1].legend(fontsize=11)
 axes[1].set_ylim(-2, 8)
-title = "Longer training helps the experts, and not their merge"
+title = "Past 400 steps, only the experts improve"
 figure.suptitle(title, fontsize=13, weight="bold", x=0.01, ha="left")
 plt.show()
 
@@ -267,7 +267,7 @@ The lead of CART over task arithmetic hardly depends on the length: it is {early
 1,600 under frozen heads, and at most {lead_after["fitted"]["mean"].max():.1f} under fitted ones.
 
 With a sixteenth of the training examples, 1,600 steps are more than 200 passes over them. From 400 to 1,600 steps the experts then change by
-{text(few.loc["individual"])} points and CART by {text(few.loc["cart"])}: the long training does no detectable harm.
+{text(few.loc["individual"])} points and CART by {text(few.loc["cart"])}, no detectable change.
 """)
 )
 
@@ -285,7 +285,7 @@ ax.set(xscale="log", xlabel="labelled examples per task", ylabel="test accuracy,
 ax.set_xticks(rows.index, [f"{count:,}" for count in rows.index])
 ax.minorticks_off()
 ax.legend(fontsize=11)
-ax.set_title("From about 100 labels per task, fit new heads")
+ax.set_title("With 500 labels per task, fit new heads")
 plt.show()
 
 
@@ -310,7 +310,7 @@ every = (
 display(
     Markdown(f"""
 * **Keep the frozen heads if there are 5 or 20 labels per task.** With 20 labels, CART with frozen heads is {gain(20, CART, NO_MERGE)} points ahead of no merge with fitted heads.
-* **Fit heads from about 100 labels on.** With 100 labels, fitted heads change the accuracy of CART by {gain(100, CART_FITTED, CART)} points,
+* **Fit heads if there are 500.** With 100 labels, fitted heads change the accuracy of CART by {gain(100, CART_FITTED, CART)} points,
   with 500 by {gain(500, CART_FITTED, CART)}.
 * **Merging and fitting add up.** With 500 labels and fitted heads, CART is {gain(500, CART_FITTED, NO_MERGE)} points ahead of no merge.
 * **Train longer than 200 steps if you have thousands of labels.** On the small ViT, 1,250 steps with all labels and
@@ -392,7 +392,7 @@ ax.axvline(0, color=plots.BLACK, lw=1)
 ax.legend(loc="lower right", fontsize=10)
 plots.name_axis(ax, PARTS)
 ax.set(xlabel="points")
-title = "The oracle adds nothing detectable to all experts"
+title = "At 100 labels, the oracle adds nothing detectable"
 figure.suptitle(title, fontsize=13, weight="bold", x=0.01, ha="left")
 plt.show()
 
@@ -413,7 +413,7 @@ On the smaller ViT, the oracle picks the four target tasks' own experts in {100 
 another expert and loses {lost:.0f} points to their own, so neither difference of the oracle is decided there. Free coefficients are {text(small.loc[SIMPLEX])} points above coefficients that are positive and add up to at most one (the
 simplex), and {text(efficient.loc[SIMPLEX])} on EfficientNet. One per tensor is {text(small.loc[GRAIN])} points above one per model, and {text(efficient.loc[GRAIN])} on EfficientNet.
 
-On the smaller ViT, the released algorithm is {text(further.loc["released"])} points above one round with all experts, with all labels and three times as many steps. If the coefficients
+The released algorithm, with all labels and three times as many steps, is {text(further.loc["released"])} points above one round with all experts (smaller ViT). If the coefficients
 minimise the entropy of unlabelled inputs, the oracle's picks are {text(further.loc["entropy"])} points above all experts.
 
 Coefficients of all experts are {text(fw_heads["smaller ViT"])} points more accurate than the pretrained model with heads fitted to the same 100 labels on the smaller ViT,
@@ -457,9 +457,9 @@ display(
     Markdown(f"""
 | paper | resource that the comparison leaves out | its worth |
 |---|---|---|
-| CART | heads made from the pretrained model, and labels for settings | lead over task arithmetic {text(lead)} points, with heads fitted to these labels {text(fitted_lead)} |
+| CART | heads made from the pretrained model, and labels for settings | small-ViT lead over task arithmetic {text(lead)} points, with fitted heads {text(fitted_lead)} |
 | Frank-Wolfe | free coefficients, learned from labels | the oracle adds {text(oracle)} points to them (smaller ViT) |
-| CoGraM | 2,000 labelled examples, which can also choose the better parent | CoGraM less that parent, on digits from own starts: {text(parent)} points |
+| CoGraM | 2,000 labelled examples, which can also choose the better parent | one pass with Eq. 1 minus that parent, digits: {text(parent)} points |
 | stability | validation labels, of which the bound needs none | points lost to the best setting: by the bound with a measured smoothness $L$ {plus_minus(*bound, 1)}, with $L = 1$, which no theory gives, {plus_minus(*unit, 1)}, by a search on 200 labels per task {plus_minus(*search, 1)} |
 | SAIL | a second source, and its cost | loss from two merged source networks less that from one (positive: worse): GPT {plus_minus(*two["GPT"], 3)} nats, ResNet {plus_minus(*two["ResNet"], 3)} |
 """)

@@ -266,6 +266,9 @@ for key, method in {
     "ada": "adamerging",
 }.items():
     numbers |= {f"{key}_low": kept[method].min(), f"{key}_high": kept[method].max()}
+texts = 100 * load_table("text4-baselines").groupby("method")["accuracy"].mean()
+numbers["text_stock"] = texts["model_stock"] - texts["pretrained"]
+numbers["text_tsv"] = texts["pretrained"] - texts["tsv"]
 tsv = rows.query("suite == 'imagenet8' and method == 'tsv'").iloc[0]
 numbers |= {"worst": tsv["worst"], "mean": tsv["normalised"]}
 for name, value in numbers.items():
