@@ -98,7 +98,7 @@ plots.forest(drawn, ax, list(map(colour, OTHERS)))
 ax.axvline(0, color=plots.BLACK, lw=1)
 ax.set_xlabel("CART minus the other rule, points")
 ax.legend(loc="lower right", fontsize=11)
-ax.set_title("CART beats entry-wise rules, but not TSV and Iso-C")
+ax.set_title("CART beats entry-wise rules, but not TSV and Iso-C", pad=18)
 plt.show()
 
 # %% tags=["remove-input"]
@@ -170,7 +170,7 @@ plots.forest(drawn, ax, shades)
 ax.axvline(0, color=plots.BLACK, lw=1)
 ax.set_xlabel("CART minus the other rule, points")
 ax.legend(loc="lower right")
-ax.set_title("Fitted heads remove most of CART's lead")
+ax.set_title("Fitted heads remove most of CART's lead", pad=18)
 plt.show()
 
 # %% tags=["remove-input"]

@@ -105,8 +105,8 @@ def draw_gap(ax):
     ax.annotate("", here + 1.7 * downhill, here, arrowprops={"arrowstyle": "-|>", "lw": 2.4})
     ax.text(*(here + 1.6 * downhill + 0.3 * normal), r"$-\nabla\ell$", fontsize=14)
     ax.annotate("", aside + width * downhill, aside, arrowprops=across)
-    place = aside + 0.4 * width * downhill - 0.1 * normal
-    ax.text(*place, "gap / slope", ha="right", fontsize=12)
+    place = aside + 0.5 * width * downhill + 0.15 * normal
+    ax.text(*place, "gap / slope", fontsize=12, bbox={"fc": "w", "lw": 0, "alpha": 0.8, "pad": 1})
 
 
 def draw_triangle(ax):

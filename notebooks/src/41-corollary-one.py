@@ -322,7 +322,7 @@ for ax, (scale, title) in zip(
     plots.forest(gains[scale], ax, [looks[operator][1] for operator, _ in points.values()])
     ax.axvline(0, color=BLACK, lw=1)
     ax.set(xlabel="better than the average, nats")
-    ax.set_title(title, fontsize=12, weight="normal")
+    ax.set_title(title, fontsize=12, weight="normal", pad=18)
 fig.suptitle("TIES loses at 1/T, and differences vanish at best scales", fontsize=13, weight="bold")
 plots.legend_outside(fig, ncols=3, fontsize=11)
 plt.show()
