@@ -69,13 +69,14 @@ def overlapped(parts: Sequence[Tensor], alpha: float, beta: float, seed: int) ->
     return [torch.cat(first), torch.cat(second), target]
 
 
-def mix(first: Tensor, second: Tensor, share: float, seed: int) -> Tensor:
-    """Rows of ρ D_1 + (1 − ρ) D_2, as many as the smaller part has, drawn without replacement."""
-    size = min(len(first), len(second))
-    count = round(share * size)
+def mix(parts: Sequence[Tensor], shares: Sequence[float], seed: int) -> Tensor:
+    """Rows of Σ ρ_i D_i, as many as the smallest part has, drawn without replacement."""
+    size = min(len(rows) for rows in parts)
+    counts = [round(share * size) for share in shares[:-1]]
+    counts.append(size - sum(counts))
     generator = torch.Generator().manual_seed(seed)
-    one, two = (rows[torch.randperm(len(rows), generator=generator)] for rows in (first, second))
-    return torch.cat([one[:count], two[: size - count]])
+    drawn = (rows[torch.randperm(len(rows), generator=generator)] for rows in parts)
+    return torch.cat([rows[:count] for rows, count in zip(drawn, counts, strict=True)])
 
 
 def histograms(blocks: Tensor, vocabulary: int) -> Tensor:

@@ -123,7 +123,7 @@ def text_transfer(source: Texts) -> Transfer:
     corpus = load_corpus(source, planned(source.profile, {}, source_steps=1000))
     plan = corpus.plan
     seen, fresh = divided(corpus, thirds=False)
-    target_rows = mixed(fresh, SHARE, source.seed)
+    target_rows = mixed(fresh, (SHARE, 1 - SHARE), source.seed)
     target = corpus.target(target_rows)
 
     def build(width: int, depth: int, heads: int) -> Build:

@@ -54,7 +54,7 @@ def mixture_weights(
     seen, fresh = text.divided(corpus, thirds=not others)
     rows, size = [], corpus.plan.vocabulary
     for share in shares:
-        parts = [*seen, text.mixed(fresh, share, source.seed).train]
+        parts = [*seen, text.mixed(fresh, (share, 1 - share), source.seed).train]
         found = {
             (name, f"{factor:g}"): text.weighed(corpus, parts, name, factor)["gamma"]
             for name, factor in product(text.FEATURES, factors)

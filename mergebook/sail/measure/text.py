@@ -138,7 +138,10 @@ def mixture(
     """
     corpus = _corpus(source, start, plan, 100)
     seen, fresh = divided(corpus, thirds=not others)
-    trials = [({"share": share}, seen, mixed(fresh, share, source.seed)) for share in shares]
+    targets = [mixed(fresh, (share, 1 - share), source.seed) for share in shares]
+    trials = [
+        ({"share": share}, seen, target) for share, target in zip(shares, targets, strict=True)
+    ]
     tables = _measured(corpus, start, trials, ["theorem"])
     swept = [{"method": "sweep", **row} for row in tables["curves"]]
     return {"curves": [*swept, *tables["arms"]], "distances": tables["distances"]}
@@ -257,9 +260,9 @@ def divided(corpus: Corpus, *, thirds: bool) -> tuple[list[Tensor], list[Rows]]:
     return seen, [rows._replace(train=rows.train[1::2]) for rows in parts]
 
 
-def mixed(parts: Sequence[Rows], share: float, seed: int) -> Rows:
-    """ρ D_1 + (1 − ρ) D_2 for a ``share`` ρ, of what there is to train on and of both halves."""
-    return Rows(*(mix(one, two, share, seed) for one, two in zip(*parts, strict=True)))
+def mixed(parts: Sequence[Rows], shares: Sequence[float], seed: int) -> Rows:
+    """Σ ρ_i D_i for shares ρ, of what there is to train on and of both halves."""
+    return Rows(*(mix(rows, shares, seed) for rows in zip(*parts, strict=True)))
 
 
 def _corpus(source: Texts, start: str, plan: Mapping[str, Any], steps: int) -> Corpus:
@@ -285,7 +288,7 @@ def weighed(
     corpus: Corpus, parts: Sequence[Tensor], name: str, factor: float = 1.0
 ) -> dict[str, Any]:
     """MMD² of D_1 to D_t (``first``), of D_2 to D_t, and ``between``; ``gamma``, γ_1 of Eq. 11."""
-    samples = [_described(corpus, name, rows) for rows in parts]
+    samples = [described(corpus, name, rows) for rows in parts]
     table = mmd_table(samples, bandwidth=factor * median_distance(samples))
     return {
         "features": name,
@@ -301,7 +304,8 @@ def first_weight(squares: Tensor) -> float:
     return float(proximal_weights(squares[2, :2], squares[:2, :2], "affine").weights[0])
 
 
-def _described(corpus: Corpus, name: str, rows: Tensor) -> Tensor:
+def described(corpus: Corpus, name: str, rows: Tensor) -> Tensor:
+    """What distances compare: one of `FEATURES` of some blocks, ``(n, d)``, float64."""
     blocks = corpus.blocks[rows].double()
     if name == "histogram":
         return histograms(blocks, corpus.plan.vocabulary)

@@ -140,8 +140,14 @@ class Corpus(Brief):
 
     def source(self, model: nn.Module, rows: Tensor, *names: object) -> State:
         """A source: a model after training on some blocks, in an order of that name."""
-        steps, rate = self.plan.source_steps, self.plan.source_rate
-        return self._trained(model, self.windows(rows), [steps], rate, *names)[steps]
+        steps = self.plan.source_steps
+        return self.checkpoints(model, rows, [steps], *names)[steps]
+
+    def checkpoints(
+        self, model: nn.Module, rows: Tensor, steps: Sequence[int], *names: object
+    ) -> dict[int, State]:
+        """States of a source's training by step."""
+        return self._trained(model, self.windows(rows), steps, self.plan.source_rate, *names)
 
     def _trained(
         self, model: nn.Module, split: Split, steps: Sequence[int], rate: float, *names: object

@@ -55,11 +55,11 @@ def test_overlap_is_what_was_asked_for(alpha: float, beta: float) -> None:
 
 def test_mixtures_have_their_shares_and_no_row_twice() -> None:
     first, second = torch.arange(10), torch.arange(10, 40)
-    rows = blocks.mix(first, second, 0.3, seed=0)
+    rows = blocks.mix((first, second), (0.3, 0.7), seed=0)
     assert len(rows.unique()) == len(rows) == 10
     assert int((rows < 10).sum()) == 3
-    assert blocks.mix(first, second, 1.0, seed=0).sort().values.tolist() == first.tolist()
-    assert not torch.equal(blocks.mix(first, second, 0.3, seed=1), rows)
+    assert blocks.mix((first, second), (1.0, 0.0), seed=0).sort().values.tolist() == first.tolist()
+    assert not torch.equal(blocks.mix((first, second), (0.3, 0.7), seed=1), rows)
 
 
 def test_histograms_count() -> None:

@@ -1,0 +1,103 @@
+"""More than two sources, checkpoints of one training, a larger source (Anonymous, 2025, App. I).
+
+The sources of the paper's Table 2 are three checkpoints of one training and one of a larger
+network. Here a target that mixes four texts is trained from sources of each text, and from such.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from mergebook.lab.results import Tables
+from mergebook.lab.runner import study
+from mergebook.sail.measure.text import described, divided, mixed, texts_of
+from mergebook.sail.measure.training import Corpus, State, Texts, load_corpus, planned
+from mergebook.suites.models import GPT, to_tokens
+from mergelib import merge, shrink
+from mergelib.hashing import stable_seed
+from mergelib.problems.checks import check_choice
+from mergelib.sail.divergences import mmd_table
+from mergelib.sail.proximal import proximal_weights
+from mergelib.statedict import StateDict
+from mergelib.training import seeded
+
+OTHERS = ("wikitext2_test", "don_quijote_es", "names")
+SHARES = (0.4, 0.3, 0.2, 0.1)  # of the texts in the target, rotated by the seed
+FACTORS = (1 / 3, 1.0, 3.0)  # of the rate, of which every start has its best
+SHRUNK_ON = 256  # windows that tell the activations
+
+
+@study(load=texts_of)
+def several_sources(
+    source: Texts,  # its seed, and texts: one of every source
+    *,
+    others: Sequence[str] = OTHERS,  # names of the other texts
+    start: str = "shared",  # of the sources, `shared` or `own`
+    plan: Mapping[str, Any] = {},
+) -> Tables:
+    """Loss on a mixture of texts from starts of one to all sources.
+
+    ``curves``: rows of ``start``, ``arm``, ``sources``, ``step``, ``choose``, ``judge`` (nats per
+    token). Arms: ``nearest``, the nearest source alone; ``theorem`` (Theorem 3 by MMD² of
+    histograms) and ``uniform`` of the nearest sources; with a shared start ``scratch``, ``longer``
+    (the nearest source, trained as long as all four together), ``checkpoints`` (the mean of the
+    nearest source and of what it was after 5/7 and 6/7 of its training, as in the paper),
+    ``larger`` (a larger source of the nearest text, shrunk) and ``checkpoints, larger`` (the mean
+    of all four). ``weights``: rows of ``start``, ``sources``, ``place`` of a source by rising
+    distance, its ``share`` of the target, and its weight by ``theorem``.
+    """
+    check_choice("start", start, ("shared", "own"))
+    plan = {"reads": (0, 50, 100, 200), "factors": FACTORS, **plan}
+    corpus = load_corpus(source, planned(source.profile, plan))
+    seen, fresh = divided(corpus, thirds=False)
+    turn = source.seed % len(seen)
+    shares = [*SHARES[turn:], *SHARES[:turn]]
+    rows = mixed(fresh, shares, source.seed)
+    squares = mmd_table([described(corpus, "histogram", part) for part in (*seen, rows.train)])
+    order = squares[-1, :-1].argsort().tolist()
+    nearest, steps = order[0], corpus.plan.source_steps
+
+    def trained(number: int, *lengths: int) -> list[State]:
+        begun = corpus.model("shared" if start == "shared" else f"own {number}")
+        return [*corpus.checkpoints(begun, seen[number], lengths, number).values()]
+
+    *checkpoints, longer = trained(nearest, 5 * steps // 7, 6 * steps // 7, steps, 4 * steps)
+    sources = [checkpoints[-1], *(trained(number, steps)[0] for number in order[1:])]
+    starts: list[tuple[str, int, StateDict]] = [("nearest", 1, sources[0])]
+    weights: list[dict[str, Any]] = []
+    for count in range(2, len(order) + 1):
+        chosen = order[:count]
+        found = proximal_weights(squares[-1, chosen], squares[chosen][:, chosen]).weights.tolist()
+        for place, weight in enumerate(found):
+            share = shares[order[place]]
+            weights.append({"sources": count, "place": place, "share": share, "theorem": weight})
+        starts.append(("theorem", count, merge("average", sources[:count], weights=found)))
+        starts.append(("uniform", count, merge("average", sources[:count])))
+    if start == "shared":
+        shrunk = shrunken(corpus, seen[nearest])
+        starts += [
+            ("scratch", 0, corpus.model("scratch").state_dict()),
+            ("longer", 1, longer),
+            ("checkpoints", 3, merge("average", checkpoints)),
+            ("larger", 1, shrunk),
+            ("checkpoints, larger", 4, merge("average", [*checkpoints, shrunk])),
+        ]
+    target = corpus.target(rows)
+    curves = [
+        {"start": start, "arm": arm, "sources": count, **row}
+        for arm, count, state in starts
+        for row in corpus.retrained(state, target)
+    ]
+    return {"curves": curves, "weights": [{"start": start, **row} for row in weights]}
+
+
+def shrunken(corpus: Corpus, rows: Tensor) -> State:
+    """A source of some blocks with twice the blocks and hidden units, in the target's shape."""
+    plan = corpus.plan
+    with seeded(stable_seed("start", "larger", corpus.seed)):
+        size = {"vocabulary": plan.vocabulary, "context": plan.context, "mlp_ratio": 8}
+        model = GPT(plan.width, 2 * plan.depth, plan.heads, **size).to(corpus.device)
+    inputs = to_tokens(corpus.windows(rows, SHRUNK_ON).inputs.to(corpus.device))
+    state = corpus.source(model, rows, "larger")
+    return shrink(model, corpus.model("shared"), inputs, state=state)
