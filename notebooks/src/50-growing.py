@@ -490,9 +490,8 @@ for noise in (0.0, 0.3):
 #
 # `ml.grow_files(source, config, output)` does the same for folders of Hugging Face's GPT-2 and BERT. `ml.shrink(large, small, inputs)` is the
 # opposite map, for hidden units, channels and layers. HyperCloning {cite}`samragh2024scaling` is `replicate` at twice the width.
-# `width="aki"` is bert2BERT's map {cite}`chen2022bert2bert`, which fills new units from the next layer. Stacking
-# {cite}`gong2019efficient` and Knowledge Inheritance {cite}`qin2022knowledge` are known for faster training, which is a different question from
-# the loss right after growing.
+# `width="aki"` is bert2BERT's map {cite}`chen2022bert2bert`, which fills new units from the next layer. Stacking {cite}`gong2019efficient` and
+# Knowledge Inheritance {cite}`qin2022knowledge` aim at faster training.
 #
 # ## What the paper claims and what we found
 #

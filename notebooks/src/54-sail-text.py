@@ -465,11 +465,6 @@ pd.DataFrame.from_dict(rows, orient="index").rename_axis("sources → target")
 # | Table 2: test sizes (App. I.2) of PIQA 1,500, SciQ 1,384, ARC-Easy 1,366 | counts over these sizes give 2, 1 and 1 of the 5 accuracies; over 1,838, 1,000 and 570 they give 4, 5 and 5 |
 # | Table 2: SAIL 61.9, 34.5, 53.0, 70.3, 42.6 on PIQA, HellaSwag, Winogrande, SciQ, ARC-Easy | the finished OLMo-1B {cite}`groeneveld2024olmo` has 73.7, 62.5, 58.9, 88.1, 58.1 (at second hand): a row for the source is missing |
 #
-# ## When to use it
-#
-# **Grow the source whose text is nearest**, by maps that keep its function, and train. **Average** language models only if they share their initialisation,
-# and compare with each one alone.
-#
 # ## What the paper claims and what we measured
 #
 # | ledger | claim of the paper | verdict here |
