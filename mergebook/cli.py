@@ -66,17 +66,6 @@ def load_suite_shown(name: str, seed: int) -> "Suite":
         return load_suite(name, seed=seed)
 
 
-def print_frame(frame: "pd.DataFrame") -> None:
-    """Print a table, numbers aligned to the right."""
-    table = Table(show_edge=False, header_style="bold")
-    for column in frame.columns:
-        numeric = frame[column].dtype.kind in "if"
-        table.add_column(str(column), justify="right" if numeric else "left", overflow="fold")
-    for row in frame.itertuples(index=False):
-        table.add_row(*(f"{v:.3f}" if isinstance(v, float) else str(v) for v in row))
-    printing.console.print(table)
-
-
 def print_comparison(table: "pd.DataFrame", settings: dict[str, dict[str, Any]]) -> None:
     """A column a method: accuracy per task in per cent, the means, and what merging cost."""
     from mergebook.plots import label
@@ -148,35 +137,6 @@ def demo(
     typer.echo(f"Wrote {output / suite}.csv and {output / suite}.png")
 
 
-@app.command("evaluate")
-def evaluate_command(
-    checkpoint: Annotated[Path, typer.Argument(help="Backbone weights: .safetensors or .pt")],
-    suite: SuiteName = "glyphs8",
-    seed: Seed = 0,
-    model: Model = None,
-    device: Device = "cpu",
-) -> None:
-    """Evaluate backbone weights on every task of a suite, under its frozen few-shot heads."""
-    from mergebook.suites.backbones import load_backbone
-    from mergebook.suites.families import family_of
-    from mergebook.suites.loading import load_suite
-    from mergebook.suites.zoo import make_heads
-    from mergelib.evaluation.loops import evaluate
-    from mergelib.io import load_state_dict
-
-    family = family_of(suite)
-    if family.recipe is None:
-        raise ValueError(f"heads of {suite} come with its public experts: use measure baselines")
-    state = load_state_dict(checkpoint)
-    loaded = load_suite(suite, seed=seed)
-    backbone = load_backbone(model or family.model, device)
-    heads = make_heads(backbone, loaded)
-    table = evaluate(backbone, state, heads, loaded)
-    means, totals = table[["accuracy", "loss"]].mean(), table[["correct", "n"]].sum()
-    table.loc[len(table)] = {"task": "mean", **means, **totals}
-    print_frame(table)
-
-
 @app.command()
 def measure(
     name: Annotated[
@@ -190,7 +150,7 @@ def measure(
         int | None, typer.Option(help="How many seeds.", min=1, show_default="the result's, or 5")
     ] = None,
     first: Annotated[
-        int | None, typer.Option(help="The first seed; seeds are added to an existing file.", min=0)
+        int | None, typer.Option(help="The first seed.", min=0, show_default="the result's")
     ] = None,
     suite: Annotated[
         str | None,
@@ -216,16 +176,8 @@ def measure(
             "repeatable, each is a run of its own with every seed.",
         ),
     ] = None,
-    backend: Annotated[
-        str, typer.Option(help="How runs are spread: serial, joblib or ray.")
-    ] = "joblib",
-    jobs: Annotated[
-        int | None, typer.Option(help="Runs at a time.", show_default="one; with ray all CPUs")
-    ] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at a time.", min=1)] = 1,
     device: Device = "cpu",
-    any_code: Annotated[
-        bool, typer.Option("--any-code", help="Add seeds although the code differs.")
-    ] = False,
 ) -> None:
     """Measure a result of the book again, or a study on a suite of your choice, with provenance.
 
@@ -238,12 +190,13 @@ def measure(
     """
     from mergebook.lab import measuring
     from mergebook.lab.catalogue import planned
-    from mergebook.lab.results import read_result, write_result
+    from mergebook.lab.results import write_result
     from mergebook.lab.runner import REGISTERED
 
     options: dict[str, Any] = {"profile": profile, "tasks": split_commas(tasks)}
     options = {name: value for name, value in options.items() if value is not None}
-    if output is None and (name in REGISTERED or suite or model or options or settings or points):
+    changed = suite or model or options or settings or points or first is not None
+    if output is None and (name in REGISTERED or changed):
         raise ValueError("name the file to write, with --output: this is not the book's result")
     output = output or Path("results") / f"{name}.json"
     plan = planned(name, suite)
@@ -260,9 +213,7 @@ def measure(
         points=[read_settings(split_settings(text), "--at") for text in points or ()]
         or plan.points,
     )
-    record = measuring.measure(plan, device=device, backend=backend, jobs=jobs)  # type: ignore[arg-type]  # checked there
-    if first is not None and output.exists():
-        record = measuring.append(read_result(output), record, any_code=any_code)
+    record = measuring.measure(plan, device=device, jobs=jobs)
     write_result(output, record)
     typer.echo(f"Wrote {output}, with {len(record['provenance']['seeds'])} seeds")
 
@@ -326,12 +277,11 @@ def zoo_pretrain(
 @data_app.command("list")
 def data_list() -> None:
     """List the known image sets and where each was found."""
-    import pandas as pd
-
     from mergebook.suites.data.prepared import CATALOGUE, find_file
 
-    table = pd.DataFrame([*CATALOGUE.values()]).rename(columns={"name": "set"})
-    print_frame(table.assign(found=[str(find_file(name) or "-") for name in CATALOGUE]))
+    for name, entry in CATALOGUE.items():
+        cells = (name, entry.what, f"{entry.classes} classes", entry.licence)
+        typer.echo("\t".join([*cells, str(find_file(name) or "-")]))
 
 
 @data_app.command("prepare")

@@ -194,8 +194,8 @@ def forest(
         for i, (mean, _, low, high) in enumerate(values):
             text = f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
             ax.text(1.02, i, text, transform=ax.get_yaxis_transform(), va="center", fontsize=10)
-    note = {"ha": "right", "va": "bottom", "fontsize": 9, "transform": ax.transAxes}
-    ax.text(1, 1.005, "thick: seeds, thin: seeds and tasks", **note)
+    note: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": 9}
+    ax.text(1, 1.005, "thick: seeds, thin: seeds and tasks", transform=ax.transAxes, **note)
     ax.set_yticks(range(len(rows)), [str(name) for name in rows.index])
     ax.set_ylim(len(rows) - 0.5, -0.5)
 

@@ -15,8 +15,6 @@ from mergebook.suites.training import Recipe
 from mergelib.hashing import plain
 from mergelib.io import cache_folder
 
-SAME = ("study", "suite", "model", "recipe", "settings", "points", "code")
-
 
 @dataclass(frozen=True)
 class Measurement:
@@ -53,8 +51,7 @@ def measure(
     plan: Measurement,
     *,
     device: str = "cpu",
-    backend: sweep.Backend = "joblib",
-    jobs: int | None = None,
+    jobs: int = 1,
     folder: Path | None = None,
 ) -> dict[str, Any]:
     """The study's tables, each row with its ``seed``, and ``provenance``: a JSON-ready record.
@@ -64,38 +61,12 @@ def measure(
     """
     runs = plan.runs(device)
     folder = folder or cache_folder() / "studies"
-    outcomes = sweep.map(runs, folder=folder, backend=backend, jobs=jobs)
+    outcomes = sweep.map(runs, folder=folder, jobs=jobs)
     failures = [outcome.error for outcome in outcomes if outcome.error is not None]
     if failures:
         failures[0].add_note(f"{len(failures)} of {len(runs)} runs failed: see *.txt in {folder}")
         raise failures[0]
     return _assembled(runs, [outcome.record or {} for outcome in outcomes])
-
-
-def append(
-    record: Mapping[str, Any], more: Mapping[str, Any], *, any_code: bool = False
-) -> dict[str, Any]:
-    """A record with the seeds of another; ValueError if they differ, but for `any_code` in code."""
-    origins = old, new = record["provenance"], more["provenance"]
-    same = [name for name in SAME if not (any_code and name == "code")]
-    for name in same:
-        if (ours := old.get(name)) != (theirs := new.get(name)):
-            raise ValueError(f"seeds cannot be added, {name} differs: {ours} and {theirs}")
-    for seed in new["seeds"]:
-        if seed in old["seeds"]:
-            raise ValueError(f"seed {seed} has been measured already")
-    common = {name: old[name] for name in same if name in old}
-    common["seeds"] = [*old["seeds"], *new["seeds"]]
-    earlier = old.get("command")
-    common["command"] = [*(earlier if isinstance(earlier, list) else [earlier]), new["command"]]
-    made: dict[str, dict[str, Any]] = {}
-    for origin in origins:
-        seeds = [str(seed) for seed in origin["seeds"]]
-        own = {name: value for name, value in origin.items() if name not in common}
-        by_seed = {n for n, value in own.items() if isinstance(value, dict) and [*value] == seeds}
-        for seed in seeds:
-            made[seed] = {n: value[seed] if n in by_seed else value for n, value in own.items()}
-    return {"provenance": {**common, **_said_once(made)}, **_stacked([record, more])}
 
 
 def _assembled(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,21 +1,21 @@
-"""Many runs: in this process, on the cores of a machine by joblib, or on a cluster by Ray.
+"""Many runs: in this process, or on the cores of a machine by joblib.
 
 Every run's record is written to a folder as soon as it is there, whole or not at all, under a name
 that holds the key of all it depends on. So a sweep that was killed loses the runs in flight, and
 the next call goes on. A run that fails leaves its traceback beside the records, the others finish,
-and the next call tries it again. Processes that share a folder divide the runs among them.
+and the next call tries it again. Processes that share a folder divide the runs among them, on a
+cluster as well.
 """
 
 import contextlib
 import errno
-import os
 import pickle
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
 from joblib import Parallel, delayed
@@ -25,10 +25,7 @@ from mergelib.io import staged
 from mergelib.messages.brief import Brief
 from mergelib.progress import progress
 
-Backend = Literal["serial", "joblib", "ray"]
 Record = Mapping[str, Any]
-
-OBJECT_STORE = 80_000_000  # bytes that a Ray of our own sets aside: records are small
 
 
 class Work(Protocol):
@@ -52,31 +49,24 @@ class Outcome(Brief):
     traceback: str = ""
 
 
-def map(
-    works: Sequence[Work], *, folder: Path, backend: Backend = "joblib", jobs: int | None = None
-) -> list[Outcome]:
+def map(works: Sequence[Work], *, folder: Path, jobs: int = 1) -> list[Outcome]:
     """The outcome of every run, in their order; those that are in the folder are not repeated.
 
-    ``"serial"`` runs them in this process; ``"joblib"`` in processes on this machine, by default
-    one at a time; ``"ray"`` on the cluster that ``RAY_ADDRESS`` names or that this process is
-    connected to, else on a Ray of our own that ends with the sweep. For Ray, all nodes have to see
-    the folder. How many threads a run has may show in the last bits of a sum.
+    One job runs them in this process, more in as many processes. How many threads a run has may
+    show in the last bits of a sum.
     """
-    if backend not in get_args(Backend):
-        raise ValueError(f"unknown backend {backend!r}; known: {', '.join(get_args(Backend))}")
     names = [work.name for work in works]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two runs have the name {name!r}")
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    start = _by_ray if backend == "ray" else _by_joblib
-    jobs = 1 if backend == "serial" else jobs
+    parallel = Parallel(n_jobs=jobs, return_as="generator_unordered")
     outcomes: dict[str, Outcome] = {}
     with progress(total=len(works), desc="runs") as bar:
         for wait in (False, True):  # others' runs come last, when they may be done
             left = [work for work in works if work.name not in outcomes]
-            for outcome in start(left, folder, wait, jobs) if left else ():
+            for outcome in parallel(delayed(perform)(work, folder, wait) for work in left):
                 if outcome.record is not None or outcome.error is not None:
                     outcomes[outcome.name] = outcome
                     bar.update()
@@ -141,34 +131,3 @@ def _portable(error: Exception) -> Exception:
     except Exception:  # a class may fail to pickle, or to be made again, in any way
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
-
-
-def _by_joblib(
-    works: Sequence[Work], folder: Path, wait: bool, jobs: int | None
-) -> Iterator[Outcome]:
-    """With one job in this process."""
-    parallel = Parallel(n_jobs=jobs or 1, return_as="generator_unordered")
-    yield from parallel(delayed(perform)(work, folder, wait) for work in works)
-
-
-def _by_ray(works: Sequence[Work], folder: Path, wait: bool, jobs: int | None) -> Iterator[Outcome]:
-    import ray
-
-    ours = not ray.is_initialized()
-    if ours and "RAY_ADDRESS" in os.environ:
-        ray.init()
-    elif ours:
-        ray.init(num_cpus=jobs, include_dashboard=False, object_store_memory=OBJECT_STORE)
-    try:
-        task = ray.remote(num_cpus=1)(perform)
-        pending = {task.remote(work, folder, wait): work for work in works}
-        while pending:
-            done, _ = ray.wait(list(pending), num_returns=1)
-            work = pending.pop(done[0])
-            try:
-                yield ray.get(done[0])
-            except ray.exceptions.RayError as error:  # the worker died, or the run did not reach it
-                yield Outcome(work.name, None, RuntimeError(str(error)), str(error))
-    finally:
-        if ours:
-            ray.shutdown()

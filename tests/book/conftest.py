@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from mergebook.lab.sweep import OBJECT_STORE
 from mergebook.suites import models, zoo
 from mergebook.suites.families import FAMILIES
 from mergebook.suites.loading import load_suite
@@ -75,21 +73,3 @@ def text_folder(tmp_path: Path) -> Path:
         file = tmp_path / "text" / f"{name}.txt"
         file.write_text(line * (6000 // len(line)), encoding="utf-8", newline="\n")
     return tmp_path
-
-
-@pytest.fixture
-def two_nodes(own_cache: Path) -> Iterator[Any]:
-    """Ray, connected to two local nodes with a CPU each; its workers have the test's cache."""
-    ray = pytest.importorskip("ray", reason="ray is not installed: mergelib-book[cluster]")
-    from ray.cluster_utils import Cluster
-
-    size: dict[str, Any] = {"num_cpus": 1, "object_store_memory": OBJECT_STORE}
-    cluster = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
-    try:
-        cluster.add_node(**size)
-        ray.init(address=cluster.address, logging_level="ERROR")
-        assert len([node for node in ray.nodes() if node["Alive"]]) == 2
-        yield ray
-    finally:
-        ray.shutdown()
-        cluster.shutdown()

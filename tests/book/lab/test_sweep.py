@@ -1,4 +1,4 @@
-"""Sweeps that are killed, shared, or fail in part, on one machine and on two nodes of Ray."""
+"""Sweeps that are killed, shared, or fail in part."""
 
 import errno
 import multiprocessing
@@ -16,11 +16,8 @@ from typing import Any
 
 import filelock
 import pytest
-import torch
 
 from mergebook.lab import sweep
-from mergebook.lab.measuring import Measurement, measure
-from mergebook.sail.measure.risk import risk
 
 try:
     from joblib.externals import cloudpickle as cloudpickle  # joblib's own copy, up to 1.5
@@ -73,13 +70,11 @@ def measured(folder: Path) -> Counter[str]:
     return Counter(line.split()[0] for line in (folder / "log").read_text().splitlines())
 
 
-@pytest.mark.parametrize(("backend", "jobs"), [("serial", None), ("joblib", 1), ("joblib", 2)])
-def test_every_backend_gives_the_same_and_repeats_nothing(
-    tmp_path: Path, backend: sweep.Backend, jobs: int | None
-) -> None:
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_any_number_of_jobs_gives_the_same_and_repeats_nothing(tmp_path: Path, jobs: int) -> None:
     runs = squares(tmp_path, 4)
     for _ in range(2):
-        outcomes = sweep.map(runs, folder=tmp_path / "runs", backend=backend, jobs=jobs)
+        outcomes = sweep.map(runs, folder=tmp_path / "runs", jobs=jobs)
         assert table(outcomes) == expected(4)
     assert set(measured(tmp_path).values()) == {1}
     processes = {line.split()[1] for line in (tmp_path / "log").read_text().splitlines()}
@@ -114,7 +109,7 @@ def test_two_processes_divide_one_folder(tmp_path: Path) -> None:
     runs = squares(tmp_path, count, seconds=0.1)
 
     def work(sender: Any) -> None:
-        sender.send(table(sweep.map(runs, folder=folder, backend="serial")))
+        sender.send(table(sweep.map(runs, folder=folder)))
 
     pipes = [FORK.Pipe(duplex=False) for _ in range(2)]
     children = [FORK.Process(target=work, args=(sender,)) for _, sender in pipes]
@@ -165,44 +160,8 @@ def test_a_damaged_record_is_measured_anew(tmp_path: Path) -> None:
 
 
 def test_what_a_sweep_refuses(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="unknown backend 'slurm'; known: serial, joblib, ray"):
-        sweep.map([], folder=tmp_path, backend="slurm")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="two runs have the name 'square-0'"):
         sweep.map(squares(tmp_path, 1) * 2, folder=tmp_path)
-
-
-@pytest.mark.slow
-def test_two_nodes_of_ray_give_the_same_tables(tmp_path: Path, two_nodes: Any) -> None:
-    """Of runs one of which fails, and of a study, with as many threads as this process has."""
-    two_nodes.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    runs = squares(tmp_path, 6, seconds=0.1)
-    broken = tmp_path / "broken"
-    broken.touch()
-    runs[2] = Square(2, tmp_path / "log", broken=broken)
-    outcomes = sweep.map(runs, folder=tmp_path / "ray", backend="ray")
-    assert "nothing known of 2" in str(outcomes[2].error)
-    assert len(list((tmp_path / "ray").glob("*.json"))) == 5
-    broken.unlink()
-    outcomes = sweep.map(runs, folder=tmp_path / "ray", backend="ray")
-    assert two_nodes.is_initialized(), "a cluster that was there is left alone"
-    assert measured(tmp_path) == {str(number): 1 + (number == 2) for number in range(6)}
-    serial = sweep.map(squares(tmp_path, 6), folder=tmp_path / "serial", backend="serial")
-    assert table(outcomes) == table(serial) == expected(6)
-
-    points = [{"examples": count} for count in (50, 100)]
-    plan = Measurement(risk, "gaussians", range(1), settings={"draws": 2}, points=points)
-
-    def study(backend: sweep.Backend) -> dict[str, Any]:
-        record = measure(plan, backend=backend, folder=tmp_path / f"study-{backend}")
-        assert len(list((tmp_path / f"study-{backend}").glob("*.json"))) == 2
-        return {name: rows for name, rows in record.items() if name != "provenance"}
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        assert study("ray") == study("serial")
-    finally:
-        torch.set_num_threads(threads)
 
 
 DAMAGED = [
@@ -223,11 +182,11 @@ DAMAGED = [
 @pytest.mark.parametrize("content", DAMAGED)
 def test_damage_of_any_kind_is_named_and_measured_anew(tmp_path: Path, content: str) -> None:
     runs = squares(tmp_path, 1)
-    sweep.map(runs, folder=tmp_path, backend="serial")
+    sweep.map(runs, folder=tmp_path)
     file = tmp_path / "square-0-key.json"
     file.write_bytes(content.encode("latin-1"))
     with pytest.warns(UserWarning, match=re.escape(f"{file} is damaged")):
-        outcomes = sweep.map(runs, folder=tmp_path, backend="serial")
+        outcomes = sweep.map(runs, folder=tmp_path)
     assert table(outcomes) == expected(1)
     assert measured(tmp_path) == {"0": 2}
 
@@ -237,7 +196,7 @@ def test_a_folder_that_cannot_be_written_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     runs = squares(tmp_path, 3)
-    sweep.map(runs[:2], folder=tmp_path / "runs", backend="serial")
+    sweep.map(runs[:2], folder=tmp_path / "runs")
 
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(number, "no writing here")
@@ -246,6 +205,6 @@ def test_a_folder_that_cannot_be_written_is_read(
     monkeypatch.setattr(sweep, "write_result", refuse)
     monkeypatch.setattr(sweep, "staged", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)
-    assert table(sweep.map(runs[:2], folder=tmp_path / "runs", backend="serial")) == expected(2)
-    (outcome,) = sweep.map(runs[2:], folder=tmp_path / "runs", backend="serial")
+    assert table(sweep.map(runs[:2], folder=tmp_path / "runs")) == expected(2)
+    (outcome,) = sweep.map(runs[2:], folder=tmp_path / "runs")
     assert "no writing here" in str(outcome.error)
