@@ -218,17 +218,17 @@ def get_method(name: str, family: str = "rule") -> Method:
 
     A rule's name may end in that of a calibration, as in ``"ties+svc"``.
     """
+    names = method_names(family)
     first, plus, last = name.partition("+")
-    if plus and family == "rule":
+    if plus and family == "rule" and (first in names or last in method_names("calibration")):
         chosen, then = get_method(first), get_method(last, "calibration")
         return dataclasses.replace(chosen, name=name, linear=False, affine_in="", then=then)
-    names = method_names(family)
     if name not in names:
         low = name.lower()  # TSV and TIES are how the papers write it
         alternative, options = _ELSEWHERE.get(low, ("", ""))
         near = [alternative] if alternative in names else difflib.get_close_matches(low, names)
         hint = f"did you mean {near[0]!r}{options}?" if near else f"known: {', '.join(names)}"
-        if not name.isidentifier():  # a path, say
+        if not name.isidentifier() and family == "rule":  # a path, say
             hint = f"the method comes before the models; {hint}"
         if name in _METHODS:
             hint = f"it is a {_METHODS[name].family}; {hint}"
