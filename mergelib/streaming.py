@@ -81,8 +81,8 @@ def merge_files(
     The result equals that of `mergelib.merge` bit for bit. At most (experts + 3) copies of the
     largest tensor, in the precision of the computation, are in memory at once. Methods that
     factorise need about four squares of a matrix's smaller side in addition to three copies of the
-    matrix, and ``knots`` as many further copies as there are experts. Pickles that are compressed,
-    or in PyTorch's old format, are read whole.
+    matrix, ``svc`` five further copies, and ``knots`` as many as there are experts. Pickles that
+    are compressed, or in PyTorch's old format, are read whole.
 
     >>> for name in ("a", "b"):
     ...     save_state_dict({"w": torch.rand(2, 3)}, f"{name}.safetensors")
@@ -90,7 +90,7 @@ def merge_files(
     'merged.safetensors'
 
     Args:
-        method: a name from `mergelib.methods`.
+        method: a name from `mergelib.methods`, such as ``"ties"`` or ``"ties+svc"``.
         experts: at least one file or folder that `Checkpoint` reads, as a list or with names. An
             adapter's folder means its base with the adapter applied; so does ``"BASE+ADAPTER"``.
             ``"FILE::KEY"`` chooses one of several sets of weights in a pickle.

@@ -181,7 +181,7 @@ def plusplus(case: Case, **options: Any) -> State:
 def test_plusplus_by_a_loop_over_layers(case: Case) -> None:
     """Each layer solves least squares on what the merged layers before it return."""
     merged = plusplus(case)
-    model = network().eval()
+    model: Any = network().eval()
     model.load_state_dict(ml.merge("average", case.experts))
     with torch.no_grad():
         for place in (0, 3):

@@ -64,7 +64,8 @@ def test_a_case_by_hand() -> None:
 def test_it_is_algorithm_1(method: str, shape: tuple[int, int], alpha: float) -> None:
     base, experts = states(*shape)
     (merged,) = ml.merge(method, experts, pretrained=base).values()
-    expected = by_loops(merged, [e["layer.weight"] for e in experts], *base.values(), alpha)
+    tensors = [e["layer.weight"] for e in experts]
+    expected = by_loops(merged, tensors, base["layer.weight"], alpha)
     (found,) = ml.merge(f"{method}+svc", experts, pretrained=base, svc_alpha=alpha).values()
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
     assert not torch.allclose(found, merged, atol=1e-3) or alpha == 1
@@ -92,10 +93,11 @@ def test_orthogonal_experts_are_left_alone(scale: float) -> None:
 @pytest.mark.filterwarnings("ignore:expert 0 is the pretrained model")
 def test_experts_without_a_change() -> None:
     base, experts = states(4, 6)
-    assert torch.equal(svc([*base.values()] * 3, *base.values()), *base.values())
+    theta = base["layer.weight"]
+    assert torch.equal(svc([theta] * 3, theta), theta)
     found = ml.merge("task_arithmetic+svc", [base, experts[0]], pretrained=base, scale=2.0)
     # Coefficients are 2, and 1 for the expert that is the base: γ = 2 / 3.
-    expected = base["layer.weight"].lerp(experts[0]["layer.weight"], 4 / 3)
+    expected = theta.lerp(experts[0]["layer.weight"], 4 / 3)
     torch.testing.assert_close(found["layer.weight"], expected)
 
 
