@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mergelib.messages.kinds import Positive
+from mergelib.numerics.linalg import left_factors
 from mergelib.registry import rule
 from mergelib.rules.spectral import NEGLIGIBLE
 
@@ -23,10 +24,10 @@ def svc(models: Sequence[Tensor], pretrained: Tensor, *, svc_alpha: Positive = 1
     """SVC: shrink singular values of the merged task matrix in directions that experts share.
 
     U S Vᵀ of the merged task matrix becomes U diag(γ) S Vᵀ. With T experts, γ_r = T / Σ_t max(α,
-    s_rt), and s_rt = ⟨σ_r v_r, a_rt⟩ / ‖a_rt‖² is the size of the merged response relative to the
-    expert's, a_rt = u_rᵀ τ_t (Li et al., 2026, Eq. 8 and Algorithm 1). An expert without a response
-    counts as α. Where singular values are equal, as all are after `iso_c`, u_r and thus the result
-    depend on rounding.
+    s_rt). The projection coefficient s_rt = ⟨a_r, a_rt⟩ / ‖a_rt‖² compares the merged response a_r
+    = σ_r v_r with the expert's, a_rt = u_rᵀ τ_t (Li et al., 2026, Algorithm 1). An expert without a
+    response counts as α. Where singular values are equal, as all are after `iso_c`, u_r and thus
+    the result depend on rounding.
 
     Args:
         models: the merged matrix and those of T experts, ``(m, n)``.
@@ -36,14 +37,14 @@ def svc(models: Sequence[Tensor], pretrained: Tensor, *, svc_alpha: Positive = 1
         svc_alpha: α, the smallest coefficient; 1 only shrinks, and a smaller one also enlarges
             directions that the merge has weakened.
     """
-    u, sizes, vh = torch.linalg.svd(models[0] - pretrained, full_matrices=False)
-    total = torch.zeros_like(sizes)
+    u, merged = left_factors(models[0] - pretrained)
+    total = torch.zeros_like(merged[:, 0])
     for t in range(1, len(models)):  # free each cast copy before the next is made
         task_matrix = models[t] - pretrained
         responses = u.T @ task_matrix
         squares = responses.square().sum(1)
         responds = squares > NEGLIGIBLE**2 * task_matrix.square().sum()
-        coefficients = sizes * (vh * responses).sum(1) / squares
+        coefficients = (merged * responses).sum(1) / squares
         total += torch.where(responds, coefficients, 0).clamp(min=svc_alpha)
     factors = (len(models) - 1) / total
-    return torch.addmm(pretrained, u * (factors * sizes), vh)
+    return torch.addmm(pretrained, u * factors, merged)

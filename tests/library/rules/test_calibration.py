@@ -101,6 +101,21 @@ def test_experts_without_a_change() -> None:
     torch.testing.assert_close(found["layer.weight"], expected)
 
 
+@pytest.mark.parametrize("shape", [(40, 90), (90, 40)])
+@pytest.mark.parametrize("method", ["iso_c", "tsv"])
+def test_equal_and_zero_singular_values(method: str, shape: tuple[int, int]) -> None:
+    """Whatever the directions, nothing grows; and those that the merge lacks stay zero."""
+    base, *experts = ({"layer.weight": each} for each in matrices(*shape))
+    theta = base["layer.weight"]
+    plain, found = (
+        torch.linalg.svdvals(ml.merge(name, experts, pretrained=base)["layer.weight"] - theta)
+        for name in (method, f"{method}+svc")
+    )
+    assert (found <= plain * (1 + 1e-4) + 1e-6).all()
+    assert found.norm() > 0.3 * plain.norm()
+    assert found.norm() < 0.999 * plain.norm()
+
+
 def test_what_is_a_matrix() -> None:
     """Convolutions are folded on request, stacks taken apart; the rest is what the rule makes."""
     shapes = {"conv.weight": (4, 3, 2, 2), "mlp.experts.up_proj": (2, 5, 6), "bias": (4,)}
