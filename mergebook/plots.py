@@ -53,6 +53,7 @@ METHODS: dict[str, tuple[str, str | None]] = {
     "individual": ("individual", BLACK),
     "fisher": ("Fisher", None),
     "regmean": ("RegMean", None),
+    "regmean_plusplus": ("RegMean++", None),
     "adamerging": ("AdaMerging", None),
     "adarank": ("AdaRank", None),
     "concrete": ("Concrete", None),

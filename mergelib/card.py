@@ -135,6 +135,7 @@ def _page(method: str) -> str:
     with contextlib.suppress(PackageNotFoundError):
         for address in metadata("mergelib-book").get_all("Project-URL") or ():
             if address.startswith("Documentation, "):
-                page = f"{address[15:]}book/methods-map.html#method-{method.replace('_', '-')}"
+                anchor = f"#method-{method.partition('+')[0].replace('_', '-')}"
+                page = f"{address[15:]}book/methods-map.html{anchor}"
                 return f"[`{method}`]({page})"
     return f"`{method}`"

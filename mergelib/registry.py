@@ -74,10 +74,11 @@ class Method:
             every key.
         prepared: names of these and other arguments that are not hyperparameters.
         draws: has a ``seed``, from which every tensor's own seed is derived.
-        family: ``"rule"``, ``"compression"`` or ``"procedure"``.
+        family: ``"rule"``, ``"calibration"``, ``"compression"`` or ``"procedure"``.
         data: the data that a procedure needs, in words.
         settings: a procedure's hyperparameters, a frozen dataclass with annotations.
         requires: what a procedure needs.
+        then: the calibration of the merged matrices, if any.
     """
 
     name: str
@@ -95,14 +96,18 @@ class Method:
     data: str = ""
     settings: type[Any] | None = None
     requires: Needs | None = None
+    then: "Method | None" = None
 
     @cached_property
     def annotations(self) -> Mapping[str, Any]:
         """The known annotations of the hyperparameters."""
-        return annotations_of(self.function if self.settings is None else self.settings)
+        further = {} if self.then is None else self.then.annotations
+        return {**annotations_of(self.settings or self.function), **further}
 
     @property
     def needs_pretrained(self) -> bool:
+        if self.then is not None and self.then.needs_pretrained:
+            return True
         if self.requires is not None:
             return self.requires.pretrained
         base = parameters_of(self.function).get("pretrained")
@@ -121,13 +126,14 @@ class Method:
         """Names and defaults, in the order of the signature."""
         if self.settings is not None:
             return {field.name: field.default for field in dataclasses.fields(self.settings)}
-        return {
+        own = {
             name: parameter.default
             for name, parameter in parameters_of(self.function).items()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
             and parameter.default is not inspect.Parameter.empty
             and name not in (*self.prepared, getattr(self.prepare, "name", None))
         }
+        return own if self.then is None else {**own, **self.then.hyperparameters}
 
     @property
     def summary(self) -> str:
@@ -208,17 +214,26 @@ def method_names(family: str = "rule") -> list[str]:
 
 
 def get_method(name: str, family: str = "rule") -> Method:
-    """Return the method of this name; ValueError, with the nearest names, if there is none."""
+    """Return the method of this name; ValueError, with the nearest names, if there is none.
+
+    A rule's name may end in that of a calibration, as in ``"ties+svc"``.
+    """
     names = method_names(family)
+    first, plus, last = name.partition("+")
+    if plus and family == "rule" and (first in names or last in method_names("calibration")):
+        chosen, then = get_method(first), get_method(last, "calibration")
+        return dataclasses.replace(chosen, name=name, linear=False, affine_in="", then=then)
     if name not in names:
         low = name.lower()  # TSV and TIES are how the papers write it
         alternative, options = _ELSEWHERE.get(low, ("", ""))
         near = [alternative] if alternative in names else difflib.get_close_matches(low, names)
         hint = f"did you mean {near[0]!r}{options}?" if near else f"known: {', '.join(names)}"
-        if not name.isidentifier():  # a path, say
+        if not name.isidentifier() and family == "rule":  # a path, say
             hint = f"the method comes before the models; {hint}"
         if name in _METHODS:
             hint = f"it is a {_METHODS[name].family}; {hint}"
+        if name in method_names("calibration"):
+            hint = f"it calibrates a merge: add it to a method's name, as in 'ties+{name}'"
         raise ValueError(f"unknown method {name!r}; {hint}")
     return _METHODS[name]
 

@@ -90,7 +90,7 @@ def merge_files(
     'merged.safetensors'
 
     Args:
-        method: a name from `mergelib.methods`.
+        method: a name from `mergelib.methods`, such as ``"ties"`` or ``"ties+svc"``.
         experts: at least one file or folder that `Checkpoint` reads, as a list or with names. An
             adapter's folder means its base with the adapter applied; so does ``"BASE+ADAPTER"``.
             ``"FILE::KEY"`` chooses one of several sets of weights in a pickle.

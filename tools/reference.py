@@ -19,7 +19,7 @@ from mergebook.chapters import leaderboard
 from mergelib.registry import Method, get_method, method_names
 
 PROGRAMS = {"mergelib": mergelib.cli.app, "mergebook": mergebook.cli.app}
-FAMILIES = ("rule", "procedure", "compression")
+FAMILIES = ("rule", "calibration", "procedure", "compression")
 LEADERBOARD = "../notebooks/80-leaderboard"
 WIDEST = 76  # characters of a line of code
 SUITES = ("imagenet8", "sentences8", "vision8")

@@ -44,7 +44,10 @@ def _complete_method(incomplete: str) -> list[str]:
 
 MethodName = Annotated[
     str,
-    typer.Argument(help="A method's name; see: mergelib methods", autocompletion=_complete_method),
+    typer.Argument(
+        help="A method's name, or METHOD+svc; see: mergelib methods",
+        autocompletion=_complete_method,
+    ),
 ]
 
 

@@ -7,7 +7,7 @@ memory and `mergelib.merge_files` on files, so both agree bit for bit.
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from mergelib.merging.applying import (
     copied,
     not_finite,
     own_seed,
+    precision,
     tell_of_factors,
     too_large,
 )
@@ -39,17 +40,7 @@ from mergelib.messages.refusals import as_dtype, check_device
 from mergelib.parts import Missing, Nan, Parts, Patterns, Selection, select
 from mergelib.registry import Method, get_method
 from mergelib.settings import per_expert, settings_at
-from mergelib.statedict import (
-    FLOATS,
-    StateDict,
-    is_finite,
-    is_matrix,
-    is_statistic,
-    layout_of,
-    named,
-    proportions,
-    tied_keys,
-)
+from mergelib.statedict import StateDict, is_matrix, is_statistic, layout_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,7 +88,8 @@ class Source(Brief):
         """Raise ``ValueError`` for integers or ties that differ, which cannot be merged."""
         models, merged = self.models, self.selection.merged
         check_integers(models, merged, self.aliases.keys(), parts=parts)
-        check_ties(models, {name: tied_keys(model) for name, model in models.items()}, merged)
+        ties = {name: statedict.tied_keys(model) for name, model in models.items()}
+        check_ties(models, ties, merged)
 
     def look_through(self) -> None:
         """Refuse values that are not finite, and warn about models that are unrelated or equal."""
@@ -117,7 +109,7 @@ class Source(Brief):
         """Return a model's tensor, the base's last; ValueError, naming it, unless it is finite."""
         name = [*self.experts, "pretrained"][number]
         tensor = self.models[name][key]
-        if not is_finite(tensor):
+        if not statedict.is_finite(tensor):
             raise ValueError(not_finite(f"{name}[{key!r}]", tensor))
         return tensor
 
@@ -127,7 +119,7 @@ class Source(Brief):
 
     def written(self, tensor: Tensor) -> torch.dtype:
         """Return the dtype of the merged tensor in the place of one of the reference."""
-        return self.dtype if self.dtype and tensor.dtype in FLOATS else tensor.dtype
+        return self.dtype if self.dtype and tensor.dtype in statedict.FLOATS else tensor.dtype
 
     def load(self, key: str) -> Group:
         """Return one key's tensors: the experts' and the pretrained model's."""
@@ -155,7 +147,7 @@ def compare(
         if layout_of(model) is model:
             statedict.check_values(name, model)
     reference = next(iter(models.values()))
-    aliases = tied_keys(reference)
+    aliases = statedict.tied_keys(reference)
     layouts = {name: layout_of(model) for name, model in experts.items()}
     base = None if pretrained is None else layout_of(pretrained)
     selection = select(layouts, base, parts, tied=aliases)
@@ -193,7 +185,7 @@ def merge(
     {'w': tensor([2.])}
 
     Args:
-        method: a name from `methods`.
+        method: a name from `methods`. A calibration is added to it: ``"ties+svc"``.
         experts: name to model, or a list of models: state dicts, modules, or paths that
             `load_state_dict` reads, among them LoRA adapters. Keys and shapes must agree, except
             where ``include``, ``exclude`` and ``missing`` allow differences; dtypes may differ.
@@ -253,7 +245,7 @@ def merge(
     check_device(device)
     written = as_dtype(dtype)
     chosen = get_method(method)
-    models = named(experts)
+    models = statedict.named(experts)
     pretrained = resolve_base(models, pretrained)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     base = None if pretrained is None else as_state(pretrained)
@@ -343,8 +335,9 @@ def _merged(
             done[key] = merged
         if key == source.selection.keys[-1]:  # not after the loop, which may be left at its end
             watch.tell()
-            if method.elsewhere is not None:
-                predicate.tell(method.name, f"leaves to {method.elsewhere.__name__}")
+            calibrates = method.then is not None and method.elsewhere is None
+            if substitute := method.function if calibrates else method.elsewhere:
+                predicate.tell(method.name, f"leaves to {substitute.__name__}")
         yield key, merged
         del merged
 
@@ -358,11 +351,15 @@ def _merge_one(
     device: torch.device | str | None,
     matrices: Matrices,
 ) -> Tensor:
-    """Merge one key: average statistics, copy counters, apply the rule to weights."""
+    """Merge one key: average statistics, copy counters, apply the rule to weights, calibrate."""
     experts, pretrained = group
     reference = experts[0] if pretrained is None else pretrained
     if not is_weight(key, reference):
         return reference.clone()
+    if method.then is not None and not is_statistic(key):
+        plain, wide = replace(method, then=None), replace(source, dtype=precision(*group))
+        merged = _merge_one(plain, wide, key, group, arguments, device, matrices)
+        method, experts = method.then, [merged, *experts]
     if method.draws:
         arguments = {**arguments, "seed": own_seed(arguments["seed"], key)}
     target = reference.device if device is None else torch.device(device)
@@ -372,11 +369,11 @@ def _merge_one(
         if weights is None and isinstance(scale, list) and max(scale) > 0:
             weights = scale
         if weights is not None:
-            weights = proportions(per_expert("weights", weights, len(experts)))
+            weights = statedict.proportions(per_expert("weights", weights, len(experts)))
         arguments = {"weights": weights}
     by_tensor = chosen.elementwise or chosen.rowwise or chosen.prepare is not None
     whole = by_tensor or not matrices.stacked(key, reference)
-    groups = [group]
+    groups = [(experts, pretrained)]
     if not whole:
         bases = [None] * len(reference) if pretrained is None else pretrained
         groups = [(list(parts), base) for *parts, base in zip(*experts, bases, strict=True)]

@@ -106,6 +106,24 @@ def polar_factor(matrix: Tensor, *, tolerance: float = 1e-5) -> Tensor:
     return factor
 
 
+def left_factors(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return U ``(m, r)`` and S Vh ``(r, n)`` of A, the smallest singular values first.
+
+    They come from the Gram matrix of the smaller side in double. Unlike a full SVD in float32, it
+    is also decomposed where many singular values are equal.
+    """
+    rows, columns = matrix.shape
+    wide = rows <= columns
+    gram = _gram((matrix if wide else matrix.T).double())
+    vectors = torch.linalg.eigh(gram).eigenvectors.to(matrix.dtype)
+    if wide:
+        return vectors, vectors.T @ matrix
+    u = matrix @ vectors
+    sizes = torch.linalg.vector_norm(u, dim=0, dtype=gram.dtype).to(u.dtype)
+    sizes = sizes.clamp(min=torch.finfo(u.dtype).tiny)
+    return u / sizes, sizes[:, None] * vectors.T
+
+
 def simplex_projection(values: Tensor) -> Tensor:
     """Return the nearest point of the probability simplex, along the last dimension of ``(…, n)``.
 

@@ -4,9 +4,12 @@ For weights W_t (out, in) and inputs X_t (rows) of a linear layer, the merged we
 ‖X_t Wᵀ − X_t W_tᵀ‖² (Jin et al., 2023, Eq. 2). It needs no labels, only the Gram matrices G_t =
 X_tᵀ X_t of each expert's layer inputs on its task. Linear layers are `torch.nn.Linear` and GPT-2's
 Conv1D, whose weight is transposed. Weights tied to an embedding have two uses and are averaged.
+RegMean++ (Nguyen et al., 2026) takes the inputs of the merged network.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +37,7 @@ TRANSPOSED = ".T"  # ends the name of a Gram matrix whose weight is (in, out)
 
 @dataclass(frozen=True)
 class RegMeanSettings:
-    """Hyperparameters of `regmean`.
+    """Hyperparameters of `regmean` and `regmean_plusplus`.
 
     Attributes:
         off_diagonal: factor on off-diagonal Gram entries, in 0..1, which compensates for few
@@ -60,24 +63,50 @@ def regmean(problem: Problem, settings: RegMeanSettings) -> Adapted:
     The Gram matrices come from each expert's inputs, or from ``problem.statistics``; see
     `layer_grams`.
     """
-    grams: StateDict
+    grams = (
+        (name, problem.statistics[name])
+        if name in problem.statistics
+        else (name, _grams(problem, settings, name, expert))
+        for name, expert in progress(problem.experts.items(), desc="regmean", leave=False)
+    )
+    merged = least_squares(problem, settings, grams)
+    plain = merge_checked("average", problem.experts, problem.pretrained)
+    return Adapted(complete({**plain, **merged}, problem.pretrained))
+
+
+@procedure(
+    paper="nguyen2026regmean",
+    data="unlabelled inputs of every task (a few hundred)",
+    settings=RegMeanSettings,
+    needs=Needs(heads=False, every_expert=True, every_task=True),
+)
+def regmean_plusplus(problem: Problem, settings: RegMeanSettings) -> Adapted:
+    """RegMean++: `regmean` with each layer's inputs computed by the layers merged before it.
+
+    G_t are Gram matrices of the merged network's inputs on task t, in the order of execution
+    (Nguyen et al., 2026). Other parameters are the average from the start. The authors' code goes
+    from block to block of a transformer, within which inputs come from the experts' blocks.
+    """
+    names = [*problem.experts]
+    state = merge_checked("average", problem.experts, problem.pretrained)
+    layers = _grams(problem, settings, names[0], state)
+    for key in progress(layers, desc="regmean++", leave=False):
+        grams = ((name, _grams(problem, settings, name, state, only=key)) for name in names)
+        state |= least_squares(problem, settings, grams)
+    return Adapted(complete(state, problem.pretrained))
+
+
+def least_squares(
+    problem: Problem, settings: RegMeanSettings, grams: Iterable[tuple[str, StateDict]]
+) -> dict[str, Tensor]:
+    """Return (Σ W_t G_t) (Σ G_t)⁻¹ of the layers of these Gram matrices, given by expert."""
     totals: dict[str, Tensor] = {}
     products: dict[str, Tensor] = {}
-    pretrained, share = problem.pretrained, settings.off_diagonal
-    for name, expert in progress(problem.experts.items(), desc="regmean", leave=False):
-        if name in problem.statistics:
-            grams = problem.statistics[name]
-        else:
-            grams = layer_grams(
-                problem.model,
-                expert,
-                problem.data[name],
-                batch_size=settings.batch_size,
-                transform=transform_of(problem.transform, name),
-            )
-        check_keys(totals or grams, grams, f"the Gram matrices of {name!r}", "those before")
-        for key, gram in grams.items():
-            weight = _matrix(name, expert, key, gram)
+    share = settings.off_diagonal
+    for name, own in grams:
+        check_keys(totals or own, own, f"the Gram matrices of {name!r}", "those before")
+        for key, gram in own.items():
+            weight = _matrix(name, problem.experts[name], key, gram)
             check_finite(f"the input of {key.removesuffix(TRANSPOSED)!r} in expert {name!r}", gram)
             gram = share * gram + (1 - share) * torch.diag(gram.diagonal())
             totals[key] = totals.get(key, 0) + gram
@@ -89,9 +118,17 @@ def regmean(problem: Problem, settings: RegMeanSettings) -> Adapted:
         total += ridge * torch.eye(len(total)).to(total)
         solved = torch.linalg.solve(total, products[key].T).T  # total is symmetric
         solved = solved if weight_key == key else solved.T
-        merged[weight_key] = solved.to(pretrained[weight_key].dtype).contiguous()
-    plain = merge_checked("average", problem.experts, pretrained)
-    return Adapted(complete({**plain, **merged}, pretrained))
+        merged[weight_key] = solved.to(problem.pretrained[weight_key].dtype).contiguous()
+    return merged
+
+
+def _grams(
+    problem: Problem, settings: RegMeanSettings, name: str, state: StateDict, only: str = ""
+) -> dict[str, Tensor]:
+    """Return the `layer_grams` of a network on the inputs of a task."""
+    how: Any = {"transform": transform_of(problem.transform, name), "only": only}
+    size = settings.batch_size
+    return layer_grams(problem.model, state, problem.data[name], batch_size=size, **how)
 
 
 def _matrix(name: str, expert: StateDict, key: str, gram: Tensor) -> Tensor:
@@ -115,12 +152,14 @@ def layer_grams(
     *,
     batch_size: int = 100,
     transform: Transform | None = None,
+    only: str = "",
 ) -> dict[str, Tensor]:
     """Return G = XᵀX / rows of every linear layer, in float64: key of the weight to ``(in, in)``.
 
     The division gives tasks with more or longer inputs no more weight. A key ends in ``.T`` if the
-    layer stores its weight transposed; layers with tied weights are left out. Save the matrices
-    with `mergelib.save_state_dict` to use `regmean` where the data are not available.
+    layer stores its weight transposed; layers with tied weights are left out, and with ``only`` all
+    but the one of this name. Save the matrices with `mergelib.save_state_dict` to use `regmean`
+    where the data are not available.
     """
     device = next(model.parameters()).device
     weights = {key: value.to(device) for key, value in state.items()}
@@ -137,8 +176,8 @@ def layer_grams(
         for batch in as_examples(inputs).batches(batch_size):
             x = transformed(batch.to(device).inputs, transform)
             for key, values in layer_inputs(model, x, weights).items():
-                if key not in shared:
-                    name = key + TRANSPOSED if key in turned else key
+                name = key + TRANSPOSED if key in turned else key
+                if key not in shared and only in ("", name):
                     grams[name] = grams.get(name, 0) + (values.T @ values).double()
                     rows[name] = rows.get(name, 0) + len(values)
     return {name: gram / rows[name] for name, gram in grams.items()}

@@ -198,7 +198,9 @@ def _step(content: Lines, path: Path, line: int) -> Step:
     method = content["merge_method"].removeprefix(NATIVE)
     as_here = content["merge_method"] != method  # the parameters have our names
     native = as_here or method not in TRANSLATED
-    if method not in (method_names() if native else TRANSLATED):
+    first, plus, last = method.partition("+")
+    known_here = first in method_names() and (not plus or last in method_names("calibration"))
+    if not (known_here if native else method in TRANSLATED):
         known = [*TRANSLATED, *(name for name in method_names() if name not in TRANSLATED)]
         at = content.lines["merge_method"]
         raise fault(f"no method {method!r} here; there are: {', '.join(known)}", at)

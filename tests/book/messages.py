@@ -492,6 +492,7 @@ case("output-format")(lambda: merge_files(saved("a.safetensors", tuned(1)), outp
 
 case("unknown-method")(lambda: merge(method="dare_ties"))
 case("other-family")(lambda: merge(method="adamerging"))
+case("calibration")(lambda: merge(method="svc"))
 case("decimal-comma")(
     lambda: shell("merge", "ties", "a", "b", "-o", "c.safetensors", "--set", "scale=0,3")
 )

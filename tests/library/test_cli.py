@@ -45,6 +45,7 @@ def test_methods_lists_all(run: Run) -> None:
         assert f"{name}  needs " in printed
         assert method.summary in printed
     assert "density=0.2, weights=None, scale=1.0, reduce='mean', trim='model'" in printed
+    assert "svc  needs experts, pretrained" in printed
 
 
 def test_merge_is_the_librarys(run: Run, models: tuple[Path, list[Path]], tmp_path: Path) -> None:
@@ -59,6 +60,12 @@ def test_merge_is_the_librarys(run: Run, models: tuple[Path, list[Path]], tmp_pa
     merged = load_state_dict(output)
     assert all(torch.equal(merged[key], expected[key]) for key in expected)
     assert "exists" in fail(run, *command)
+    command[1] = "ties+svc"
+    succeed(run, *command, "--set", "density=0.5", "-s", "svc_alpha=0.7", "--overwrite")
+    options = {"density": 0.5, "svc_alpha": 0.7}
+    calibrated = ml.merge("ties+svc", states, pretrained=load_state_dict(base), **options)
+    assert torch.equal(load_state_dict(output)["fc.weight"], calibrated["fc.weight"])
+    command[1] = "ties"
     succeed(run, *command, "--overwrite")
     again = load_state_dict(output)
     assert not torch.equal(again["fc.weight"], expected["fc.weight"]), "the defaults this time"
@@ -69,6 +76,8 @@ def test_a_setting_in_place_of_an_option_is_told(run: Run, words: list[str]) -> 
     for command in ("merge", "merge-adapters"):
         told = fail(run, command, "cart", "a", *words)
         assert told.endswith("no such option: --rank-ratio; pass --set rank_ratio=0.1")
+    told = fail(run, "merge", "cart+svc", "a", "--svc-alpha", "0.5")
+    assert told.endswith("no such option: --svc-alpha; pass --set svc_alpha=0.5")
     unknown = run("merge", "cart", "a", "--overwrites")
     assert unknown.status == 2
     assert "pass --set" not in unknown.err

@@ -82,6 +82,7 @@ def procedures(
     runs: dict[str, tuple[str, Mapping[str, Any], dict[str, Any]]] = {
         "fisher": ("fisher", inputs, {}),
         "regmean": ("regmean", inputs, {}),
+        "regmean_plusplus": ("regmean_plusplus", inputs, {}),
         "greedy_soup": ("greedy_soup", data, {}),
         "adamerging": ("adamerging", inputs, {"learning_rate": 0.2 / training, **trained}),
         "concrete": ("concrete", inputs, {"learning_rate": 2 / training, **trained}),

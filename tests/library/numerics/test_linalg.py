@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mergelib.numerics.linalg import low_rank, simplex_projection, truncated_svd
+from mergelib.numerics.linalg import left_factors, low_rank, simplex_projection, truncated_svd
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}
 DTYPES = list(TOLERANCE)
@@ -213,3 +213,23 @@ def test_simplex_projection_along_the_last_dimension() -> None:
     torch.testing.assert_close(
         simplex_projection(rows), torch.tensor([[0.2, 0.8], [1.0, 0.0], [0.5, 0.5]])
     )
+
+
+@pytest.mark.parametrize("shape", [(7, 30), (30, 7), (8, 8), (1, 5), (5, 1)])
+@pytest.mark.parametrize("kind", ["any", "isotropic", "deficient", "zero", "large", "small"])
+def test_left_factors_are_a_decomposition(shape: tuple[int, int], kind: str) -> None:
+    torch.manual_seed(0)
+    u, s, vh = torch.linalg.svd(torch.randn(shape), full_matrices=False)
+    s = {"isotropic": torch.ones_like(s), "zero": 0 * s}.get(kind, s)
+    s[-len(s) // 2 :] *= kind != "deficient"
+    s *= {"large": 1e25, "small": 1e-25}.get(kind, 1)
+    matrix = (u * s) @ vh
+    left, right = left_factors(matrix)
+    size = float(s.amax().clamp(min=1e-30))
+    assert left.shape == u.shape
+    torch.testing.assert_close(left @ right / size, matrix / size, rtol=0, atol=2e-6)
+    gram = (right / size) @ (right / size).T
+    squares = (s.flip(0) / size).square().diag()
+    torch.testing.assert_close(gram, squares, rtol=0, atol=2e-6)
+    some = s.flip(0) > 1e-3 * size
+    torch.testing.assert_close(left[:, some].T @ left[:, some], torch.eye(int(some.sum())))

@@ -29,6 +29,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "multitask": {"steps": 2},
     "cogram": {},
     "regmean": {},
+    "regmean_plusplus": {},
 }
 
 
@@ -153,7 +154,7 @@ class Broken(nn.Module):
 def test_modes_come_back_after_an_error(method: str) -> None:
     case = Case()
     case.heads["b"] = nn.Sequential(noisy_head(), Broken())
-    if method in ("regmean", "surgery"):  # which do not call heads
+    if method in ("regmean", "regmean_plusplus", "surgery"):  # which do not call heads
         case.model.append(Broken())
     before = modes(case.model, *case.heads.values())
     with pytest.raises(RuntimeError, match="broken"):

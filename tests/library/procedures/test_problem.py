@@ -23,6 +23,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "greedy_soup": {},
     "multitask": STEPS,
     "regmean": {},
+    "regmean_plusplus": {},
     "surgery": {**STEPS, "rank": 2},
     "uniform_soup": {},
 }

@@ -170,3 +170,81 @@ def test_bad_input(case: Case) -> None:
         with pytest.raises(ValueError, match=message):
             case.merge(**options)
     assert "unlabelled inputs of every task" in ml.methods()["needs"]["regmean"]
+
+
+def plusplus(case: Case, **options: Any) -> State:
+    options = {"data": case.data, "off_diagonal": 1.0, "ridge": 0.0, **options}
+    how: dict[str, Any] = {"pretrained": case.pretrained, "model": case.model}
+    return ml.adapt("regmean_plusplus", case.experts, **how, **options).state
+
+
+def test_plusplus_by_a_loop_over_layers(case: Case) -> None:
+    """Each layer solves least squares on what the merged layers before it return."""
+    merged = plusplus(case)
+    model: Any = network().eval()
+    model.load_state_dict(ml.merge("average", case.experts))
+    with torch.no_grad():
+        for place in (0, 3):
+            key = f"{place}.weight"
+            inputs = {task: model[:place](x).double() for task, x in case.data.items()}
+            targets = [inputs[t] @ case.experts[t][key].double().T for t in inputs]
+            both = torch.cat([*inputs.values()]), torch.cat(targets)
+            best = torch.linalg.lstsq(*both).solution.T
+            model[place].weight.copy_(best)
+            torch.testing.assert_close(merged[key].double(), best, rtol=1e-4, atol=1e-5)
+    regmean = case.merge(off_diagonal=1.0, ridge=0.0)
+    assert torch.equal(merged["0.weight"], regmean["0.weight"]), "which has the same inputs"
+    assert not torch.allclose(merged["3.weight"], regmean["3.weight"], atol=1e-3)
+    for key in merged.keys() - {"0.weight", "3.weight"}:
+        assert torch.equal(merged[key], regmean[key])
+
+
+class Backwards(nn.Module):
+    """Layers that run in another order than they are registered in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.first = nn.Linear(5, 3), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        last: Tensor = self.last(torch.tanh(self.first(x)))
+        return last
+
+
+def test_plusplus_follows_the_order_of_execution(case: Case) -> None:
+    forwards = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    names = {"first.weight": "0.weight", "first.bias": "0.bias"}
+    names |= {"last.weight": "2.weight", "last.bias": "2.bias"}
+    experts = {
+        task: {k: torch.randn(v.shape) for k, v in forwards.state_dict().items()} for task in "abc"
+    }
+    renamed = {t: {new: e[old] for new, old in names.items()} for t, e in experts.items()}
+    how: dict[str, Any] = {"data": case.data}
+    plain = forwards.state_dict()
+    one = ml.adapt("regmean_plusplus", experts, pretrained=plain, model=forwards, **how).state
+    base = {new: plain[old] for new, old in names.items()}
+    other = ml.adapt("regmean_plusplus", renamed, pretrained=base, model=Backwards(), **how).state
+    assert all(torch.equal(other[new], one[old]) for new, old in names.items())
+
+
+@pytest.mark.parametrize("off_diagonal", [0.3, 1.0])
+def test_plusplus_is_regmean_for_a_single_layer(off_diagonal: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    base = {k: v.clone() for k, v in model.state_dict().items()}
+    experts = {t: {k: torch.randn(v.shape) for k, v in base.items()} for t in ("a", "b")}
+    how: dict[str, Any] = {"pretrained": base, "model": model, "off_diagonal": off_diagonal}
+    how["data"] = {task: torch.randn(20, 4) for task in experts}
+    one, other = (ml.adapt(f"regmean{end}", experts, **how).state for end in ("", "_plusplus"))
+    assert all(torch.equal(one[key], other[key]) for key in base)
+
+
+def test_plusplus_gives_equal_experts_themselves_and_takes_no_statistics(case: Case) -> None:
+    case.experts = dict.fromkeys(case.experts, case.experts["a"])
+    merged = plusplus(case)
+    for key in ("0.weight", "3.weight"):
+        torch.testing.assert_close(merged[key], case.experts["a"][key], rtol=1e-4, atol=1e-5)
+    with pytest.raises(TypeError, match="regmean_plusplus does not accept statistics="):
+        plusplus(case, statistics={"a": {}})
+    with pytest.raises(ValueError, match="task 'b' has no data"):
+        plusplus(case, data={"a": case.data["a"]})

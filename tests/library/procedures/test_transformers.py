@@ -19,6 +19,7 @@ transformers = pytest.importorskip("transformers")
 METHODS: dict[str, dict[str, Any]] = {
     "fisher": {},
     "regmean": {},
+    "regmean_plusplus": {},
     "adamerging": {"steps": 2},
     "adarank": {"steps": 2},
     "frank_wolfe": {"steps": 2},

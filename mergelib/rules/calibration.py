@@ -1,0 +1,50 @@
+"""Calibrations: corrections of merged matrices, called as part of a method's name, ``"ties+svc"``.
+
+A calibration is a function of the merged matrix, followed by the experts', before it is rounded.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mergelib.messages.kinds import Positive
+from mergelib.numerics.linalg import left_factors
+from mergelib.registry import rule
+from mergelib.rules.spectral import NEGLIGIBLE
+
+
+def unchanged(models: Sequence[Tensor]) -> Tensor:
+    """Return the merged tensor, which comes before the experts'."""
+    return models[0]
+
+
+@rule(paper="li2026when", family="calibration", elsewhere=unchanged)
+def svc(models: Sequence[Tensor], pretrained: Tensor, *, svc_alpha: Positive = 1.0) -> Tensor:
+    """SVC: shrink singular values of the merged task matrix in directions that experts share.
+
+    U S Vᵀ of the merged task matrix becomes U diag(γ) S Vᵀ. With T experts, γ_r = T / Σ_t max(α,
+    s_rt). The projection coefficient s_rt = ⟨a_r, a_rt⟩ / ‖a_rt‖² compares the merged response a_r
+    = σ_r v_r with the expert's, a_rt = u_rᵀ τ_t (Li et al., 2026, Algorithm 1). An expert without a
+    response counts as α. Where singular values are equal, as all are after `iso_c`, u_r and thus
+    the result depend on rounding.
+
+    Args:
+        models: the merged matrix and those of T experts, ``(m, n)``.
+        pretrained: θ_0.
+
+    Hyperparameters:
+        svc_alpha: α, the smallest coefficient; 1 only shrinks, and a smaller one also enlarges
+            directions that the merge has weakened.
+    """
+    u, merged = left_factors(models[0] - pretrained)
+    total = torch.zeros_like(merged[:, 0])
+    for t in range(1, len(models)):  # free each cast copy before the next is made
+        task_matrix = models[t] - pretrained
+        responses = u.T @ task_matrix
+        squares = responses.square().sum(1)
+        responds = squares > NEGLIGIBLE**2 * task_matrix.square().sum()
+        coefficients = (merged * responses).sum(1) / squares
+        total += torch.where(responds, coefficients, 0).clamp(min=svc_alpha)
+    factors = (len(models) - 1) / total
+    return torch.addmm(pretrained, u * factors, merged)
