@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mergelib.messages.kinds import Positive
+from mergelib.messages.kinds import Positive, Share
 from mergelib.numerics.linalg import left_factors
 from mergelib.registry import rule
 from mergelib.rules.spectral import NEGLIGIBLE
@@ -47,4 +47,30 @@ def svc(models: Sequence[Tensor], pretrained: Tensor, *, svc_alpha: Positive = 1
         coefficients = (merged * responses).sum(1) / squares
         total += torch.where(responds, coefficients, 0).clamp(min=svc_alpha)
     factors = (len(models) - 1) / total
+    return torch.addmm(pretrained, u * factors, merged)
+
+
+@rule(paper="skorobogat2025subspace", family="calibration", elsewhere=unchanged)
+def subspace_boosting(
+    models: Sequence[Tensor], pretrained: Tensor, *, boosting_beta: Share = 0.01
+) -> Tensor:
+    """Subspace boosting: raise small singular values of the merged task matrix.
+
+    U S Vᵀ of the merged task matrix becomes U max(S, σ_c) Vᵀ, with c the least number of singular
+    values whose sum is at least β of the sum of all (Skorobogat et al., 2025). Where c = 1, all
+    become the largest; `iso_c` gives all the mean. Those that are zero stay so, up to rounding.
+
+    Args:
+        models: the merged matrix and those of the experts, ``(m, n)``.
+        pretrained: θ_0.
+
+    Hyperparameters:
+        boosting_beta: β; 1 changes nothing.
+    """
+    u, merged = left_factors(models[0] - pretrained)
+    sizes = torch.linalg.vector_norm(merged, dim=1)  # the smallest first
+    largest = sizes.flip(0)
+    sums = largest.cumsum(0)
+    cutoff = largest[(sums >= boosting_beta * sums[-1]).int().argmax()]
+    factors = (cutoff / sizes).clamp(min=1).where(sizes > NEGLIGIBLE * largest[0], 0)
     return torch.addmm(pretrained, u * factors, merged)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import mergelib as ml
 from mergelib import recipes
 from mergelib.registry import get_method, method_names
-from mergelib.rules.calibration import svc
+from mergelib.rules.calibration import subspace_boosting, svc
 from mergelib.statedict import is_kernel
 
 State = dict[str, Tensor]
@@ -114,6 +114,49 @@ def test_equal_and_zero_singular_values(method: str, shape: tuple[int, int]) -> 
     assert (found <= plain * (1 + 1e-4) + 1e-6).all()
     assert found.norm() > 0.3 * plain.norm()
     assert found.norm() < 0.999 * plain.norm()
+
+
+def test_boosting_by_hand() -> None:
+    """Of singular values 5, 3, 1, 1 one has half of their sum, two 0.8, and three 0.9."""
+    u, vh = (torch.linalg.qr(torch.randn(n, 4).double()).Q for n in (6, 5))
+    base = torch.randn(6, 5).double()
+    merged = base + (u * torch.tensor([5.0, 3.0, 1.0, 1.0])) @ vh.T
+    for beta, sizes in {0.0: (5, 5, 5, 5), 0.5: (5, 5, 5, 5), 0.79: (5, 3, 3, 3)}.items():
+        found = subspace_boosting([merged], base, boosting_beta=beta)
+        torch.testing.assert_close(found, base + (u * torch.tensor(sizes)) @ vh.T)
+    for beta in (0.81, 1.0):
+        torch.testing.assert_close(subspace_boosting([merged], base, boosting_beta=beta), merged)
+    assert torch.equal(subspace_boosting([base], base), base)
+
+
+@pytest.mark.parametrize("method", ["task_arithmetic", "ties", "wudi"])
+@pytest.mark.parametrize("shape", [(5, 9), (9, 5), (6, 6)])
+@pytest.mark.parametrize("beta", [0.01, 0.5, 0.7, 0.95])
+def test_boosting_is_a_full_svd_with_small_values_raised(
+    method: str, shape: tuple[int, int], beta: float
+) -> None:
+    base, experts = states(*shape)
+    theta = base["layer.weight"]
+    (merged,) = ml.merge(method, experts, pretrained=base).values()
+    u, s, vh = torch.linalg.svd(merged - theta, full_matrices=False)
+    count = next(c for c in range(1, len(s) + 1) if s[:c].sum() >= beta * s.sum())
+    there = s > 1e-9 * s[0]  # of the others, directions are arbitrary
+    raised = s.clamp(min=s[count - 1]) * there
+    name = f"{method}+subspace_boosting"
+    (found,) = ml.merge(name, experts, pretrained=base, boosting_beta=beta).values()
+    torch.testing.assert_close(found, theta + (u * raised) @ vh, rtol=1e-6, atol=1e-9)
+
+
+def test_boosting_to_the_largest_value_is_iso_c_at_another_scale() -> None:
+    base, experts = states(6, 9)
+    theta = base["layer.weight"]
+    (merged,) = ml.merge("task_arithmetic", experts, pretrained=base, scale=1.0).values()
+    s = torch.linalg.svdvals(merged - theta)
+    how: dict[str, Any] = {"pretrained": base, "scale": float(s[0] / s.mean())}
+    (expected,) = ml.merge("iso_c", experts, **how).values()
+    name = "task_arithmetic+subspace_boosting"
+    (found,) = ml.merge(name, experts, pretrained=base, scale=1.0).values()
+    torch.testing.assert_close(found, expected)
 
 
 def test_what_is_a_matrix() -> None:
