@@ -358,6 +358,9 @@ case("copy-overflow")(
     )
 )
 case("unrelated")(lambda: ml.merge("average", [BASE, weights(7)]))
+QUANTISED = {"w.weight": torch.ones(2, 2).to(torch.float8_e4m3fn), "b": torch.ones(2)}
+QUANTISED["w.weight_scale_inv"] = torch.ones(1, 1)
+case("scales")(lambda: ml.merge("average", [QUANTISED] * 2, exclude="w.weight"))
 case("swapped")(lambda: ml.merge("average", [BASE, tuned(2)], pretrained=tuned(1)))
 case("parallel")(
     lambda: ml.merge(
