@@ -1,6 +1,7 @@
 """Search the hyperparameters of a method by a score of your own."""
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -9,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mergelib.io import Model, Models
+from mergelib.io import Model, Models, as_state, resolve_base
 from mergelib.merging import merge
 from mergelib.messages.brief import Brief
 from mergelib.messages.kinds import is_finite_number
 from mergelib.progress import progress
 from mergelib.registry import get_method
-from mergelib.statedict import StateDict, lerp
+from mergelib.statedict import StateDict, lerp, named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,11 +97,14 @@ def search(
         grid = {"scale": [float(f"{usual * factor:.3g}") for factor in AROUND]}
     if empty := [name for name, values in grid.items() if not values]:
         raise ValueError(f"the grid has no values for {empty[0]!r}")
+    models = named(experts)
+    base = _opened(resolve_base(models, pretrained))
     for point in points(grid):
-        chosen.check(point, pretrained=pretrained is not None)
+        chosen.check(point, pretrained=base is not None)
+    models = {name: _opened(model, base) for name, model in models.items()}
 
     def merged(**point: Any) -> dict[str, Tensor]:
-        return merge(method, experts, pretrained=pretrained, **options, **point)
+        return merge(method, models, pretrained=base, **options, **point)
 
     def scored(part: Grid) -> "pd.DataFrame":
         rows = points(part)
@@ -116,6 +120,13 @@ def search(
     place = int(table["score"].argmax())
     best = {name: table[name].tolist()[place] for name in grid}
     return Search(best, table["score"].tolist()[place], merged(**best), table)
+
+
+def _opened(model: Any, base: Model | None = None) -> Any:
+    """Return the checkpoint of a path, so that all candidates are merged from one version of it."""
+    if not isinstance(model, str | os.PathLike):
+        return model
+    return as_state(model, lazy=True, base=None if base is None else as_state(base, lazy=True))
 
 
 def points(grid: Grid) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ positions, or the token of each table row. Only these files say so. They are rea
 
 import json
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from torch import nn
 from mergelib.hashing import sha256_of
 from mergelib.inspection.configurations import check_configurations, check_dropped, pooling_in_words
 from mergelib.inspection.vocabularies import check_labels, check_vocabularies, load_json, read_json
-from mergelib.io.checkpoint import WHOLE, split_key
+from mergelib.io.checkpoint import DIFFUSION, WHOLE, AnyPath, split_key
+from mergelib.io.files import InputFile, input_file
 from mergelib.io.hub import ENDS, LICENCES
 from mergelib.io.matched import Matched
+from mergelib.io.models import parts_of
 from mergelib.messages.warned import warn
 from mergelib.statedict import StateDict
 
@@ -27,6 +29,7 @@ _NEEDED = re.compile(rf"\.({'|'.join(ENDS)})$|^({'|'.join(LICENCES)})", re.IGNOR
 _NEEDLESS = re.compile(
     r"^\.|^readme|^trainer_state|_results\.(json|txt)$|^adapter_|^recipe\.y|^mergekit_config", re.I
 )
+_READ = re.compile(rf"^(adapter_|model\b|pytorch_model\b|{DIFFUSION}\b)")  # weights, adapters
 
 CHAT = ("the chat template", "tokenizer_config.json: eos_token")  # what usage_of names so
 
@@ -129,15 +132,33 @@ def module_weights(models: Mapping[str, object]) -> dict[str, dict[str, Path]]:
 
 def copy_needed(origin: Path, folder: Path, *, modules: bool) -> None:
     """Copy configuration, tokenizer and licence; with ``modules`` also module folders."""
-    files = [f for f in origin.iterdir() if _NEEDED.search(f.name) and not WEIGHTS.search(f.name)]
     for part in module_folders(origin) if modules else []:
         (folder / part).mkdir(parents=True, exist_ok=True)
-        files += (origin / part).rglob("*")
-    for file in files:
-        if file.is_file() and not _NEEDLESS.search(file.name):
-            copy = folder / file.relative_to(origin)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(file.read_bytes())
+    for file in _needed(origin, modules=modules):
+        copy = folder / file.relative_to(origin)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(file.read_bytes())
+
+
+def _needed(folder: Path, *, modules: bool) -> list[Path]:
+    files = [f for f in folder.iterdir() if _NEEDED.search(f.name) and not WEIGHTS.search(f.name)]
+    for part in module_folders(folder) if modules else []:
+        files += (folder / part).rglob("*")
+    return [file for file in files if file.is_file() and not _NEEDLESS.search(file.name)]
+
+
+def stamped(models: Iterable[AnyPath | None]) -> list[InputFile]:
+    """Return the files that a merge of these models reads, as they are before it reads any.
+
+    Their ``check`` refuses a result for which two versions of a file were read, as that of weights
+    and configuration that another program writes one after the other.
+    """
+    paths = [path for model in models if model for path in parts_of(model)]
+    files = {file for path in paths if (file := split_key(path)[0]).is_file()}
+    for folder in filter(None, map(folder_of, paths)):
+        files |= {*_needed(folder, modules=True)}
+        files |= {f for f in folder.iterdir() if _READ.search(f.name) and f.is_file()}
+    return [input_file(file) for file in sorted(files)]
 
 
 def tell_of_companions(origin: Path, experts: Mapping[str, object]) -> None:

@@ -15,10 +15,11 @@ import torch
 
 from mergelib.adapters import merge_adapters
 from mergelib.card import NATIVE, Merge, write_card
+from mergelib.inspection.companions import stamped
 from mergelib.io import AnyPath, Checkpoint, resolve_base
 from mergelib.io.hub import fetched
-from mergelib.io.models import open_model
-from mergelib.io.staging import scratch
+from mergelib.io.models import open_model, parts_of
+from mergelib.io.staging import move, scratch
 from mergelib.messages.brief import Brief, brief
 from mergelib.messages.extras import needs
 from mergelib.messages.kinds import is_list
@@ -33,7 +34,7 @@ from mergelib.recipes.mergekit import (
 from mergelib.registry import method_names
 from mergelib.settings import depths
 from mergelib.statedict import StateDict, is_kernel, layout_of
-from mergelib.streaming import merge_files
+from mergelib.streaming import check_apart, check_output, merge_files
 
 OPTIONS = (  # of `mergelib.merge_files`, and of `mergelib.merge_adapters`
     *("include", "exclude", "missing", "rename", "nan", "max_shard_size", "dequantise"),
@@ -104,20 +105,29 @@ def run_recipe(
     """
     source, target = Path(recipe), Path(output)
     steps = [*read_recipe(source)]
+    earlier, places = set[str](), dict[str, str]()
+    for step in steps:
+        named = {*step.experts, *filter(None, [step.pretrained])} - earlier
+        places |= {name: fetched(name, source.parent) for name in named}
+        earlier.add(step.name)
+    stamps = stamped([source, *places.values()])
+    for place in (part for name in places.values() for part in parts_of(name)):
+        check_apart(target, "an input", place, [file.path for file in stamped([place])])
+    single = target.suffix == ".safetensors" and not steps[-1].options.get("as_adapter")
+    check_output(target, {}, folder=not single, overwrite=overwrite)
     done: dict[str, str] = {}
     merges: list[Merge] = []
     with scratch(target) as folder:
         for number, step in enumerate(steps, 1):
-            models = [n if n in done else fetched(n, source.parent) for n in step.experts]
+            models = [n if n in done else places[n] for n in step.experts]
             paths = [done.get(model, model) for model in models]
             first, adapter = step.pretrained, step.options.pop("as_adapter", False)
-            start: AnyPath | None = first and (
-                first if first in done else fetched(first, source.parent)
-            )
+            start: AnyPath | None = first and (first if first in done else places[first])
             if start is None and not adapter:
                 start = resolve_base({path: path for path in paths})
+                stamps += stamped([start])
             base = done.get(str(start), start)
-            written = target if number == len(steps) else folder / str(number)
+            written = folder / f"{number}{'.safetensors' * (single and number == len(steps))}"
             values = _spread(step, paths[0] if base is None else base)
             settings = {"device": device, "overwrite": overwrite, **step.options, **values}
             merge = merge_adapters if adapter else merge_files
@@ -126,11 +136,14 @@ def run_recipe(
             fields = {**step.options, "as_adapter": adapter}
             merges.append(Merge(models, start, fields, Checkpoint(weights).metadata, step.name))
             done[step.name] = str(written)
-    if written.is_dir():
-        if source.suffix != ".md":
-            shutil.copyfile(source, written / "recipe.yml")
-        write_card(written, written, merges)
-    return written
+        if not single:
+            if source.suffix != ".md":
+                shutil.copyfile(source, written / "recipe.yml")
+            write_card(written, target, merges)
+        for file in stamps:
+            file.check()
+        move(written, target)
+    return target
 
 
 def read_recipe(path: Path) -> Iterator[Step]:
