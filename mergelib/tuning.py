@@ -1,7 +1,6 @@
 """Search the hyperparameters of a method by a score of your own."""
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mergelib.io import Model, Models, as_state, resolve_base
+from mergelib.inspection.companions import stamped
+from mergelib.io import Model, Models, resolve_base
 from mergelib.merging import merge
 from mergelib.messages.brief import Brief
 from mergelib.messages.kinds import is_finite_number
@@ -97,14 +97,13 @@ def search(
         grid = {"scale": [float(f"{usual * factor:.3g}") for factor in AROUND]}
     if empty := [name for name, values in grid.items() if not values]:
         raise ValueError(f"the grid has no values for {empty[0]!r}")
-    models = named(experts)
-    base = _opened(resolve_base(models, pretrained))
+    stamps = stamped([pretrained, *named(experts).values()])
+    pretrained = resolve_base(named(experts), pretrained)
     for point in points(grid):
-        chosen.check(point, pretrained=base is not None)
-    models = {name: _opened(model, base) for name, model in models.items()}
+        chosen.check(point, pretrained=pretrained is not None)
 
     def merged(**point: Any) -> dict[str, Tensor]:
-        return merge(method, models, pretrained=base, **options, **point)
+        return merge(method, experts, pretrained=pretrained, **options, **point)
 
     def scored(part: Grid) -> "pd.DataFrame":
         rows = points(part)
@@ -119,14 +118,10 @@ def search(
     table = widened(grid, scored, lambda found: [int(found["score"].argmax())])
     place = int(table["score"].argmax())
     best = {name: table[name].tolist()[place] for name in grid}
-    return Search(best, table["score"].tolist()[place], merged(**best), table)
-
-
-def _opened(model: Any, base: Model | None = None) -> Any:
-    """Return the checkpoint of a path, so that all candidates are merged from one version of it."""
-    if not isinstance(model, str | os.PathLike):
-        return model
-    return as_state(model, lazy=True, base=None if base is None else as_state(base, lazy=True))
+    state = merged(**best)
+    for file in stamps:  # all candidates are merged from one version of it
+        file.check()
+    return Search(best, table["score"].tolist()[place], state, table)
 
 
 def points(grid: Grid) -> list[dict[str, Any]]:

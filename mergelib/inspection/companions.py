@@ -5,6 +5,7 @@ positions, or the token of each table row. Only these files say so. They are rea
 """
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import nn
 from mergelib.hashing import sha256_of
 from mergelib.inspection.configurations import check_configurations, check_dropped, pooling_in_words
 from mergelib.inspection.vocabularies import check_labels, check_vocabularies, load_json, read_json
-from mergelib.io.checkpoint import DIFFUSION, WHOLE, AnyPath, split_key
+from mergelib.io.checkpoint import WHOLE, split_key
 from mergelib.io.files import InputFile, input_file
 from mergelib.io.hub import ENDS, LICENCES
 from mergelib.io.matched import Matched
@@ -29,7 +30,7 @@ _NEEDED = re.compile(rf"\.({'|'.join(ENDS)})$|^({'|'.join(LICENCES)})", re.IGNOR
 _NEEDLESS = re.compile(
     r"^\.|^readme|^trainer_state|_results\.(json|txt)$|^adapter_|^recipe\.y|^mergekit_config", re.I
 )
-_READ = re.compile(rf"^(adapter_|model\b|pytorch_model\b|{DIFFUSION}\b)")  # weights, adapters
+_READ = re.compile(r"^adapter_|\.(safetensors|bin)(\.index\.json)?$")  # weights and adapters
 
 CHAT = ("the chat template", "tokenizer_config.json: eos_token")  # what usage_of names so
 
@@ -147,13 +148,14 @@ def _needed(folder: Path, *, modules: bool) -> list[Path]:
     return [file for file in files if file.is_file() and not _NEEDLESS.search(file.name)]
 
 
-def stamped(models: Iterable[AnyPath | None]) -> list[InputFile]:
+def stamped(models: Iterable[object]) -> list[InputFile]:
     """Return the files that a merge of these models reads, as they are before it reads any.
 
     Their ``check`` refuses a result for which two versions of a file were read, as that of weights
     and configuration that another program writes one after the other.
     """
-    paths = [path for model in models if model for path in parts_of(model)]
+    given = [model for model in models if isinstance(model, str | os.PathLike)]
+    paths = [path for model in given for path in parts_of(model)]
     files = {file for path in paths if (file := split_key(path)[0]).is_file()}
     for folder in filter(None, map(folder_of, paths)):
         files |= {*_needed(folder, modules=True)}

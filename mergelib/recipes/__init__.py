@@ -104,13 +104,14 @@ def run_recipe(
         ModuleNotFoundError: without PyYAML.
     """
     source, target = Path(recipe), Path(output)
+    stamps = stamped([source])
     steps = [*read_recipe(source)]
     earlier, places = set[str](), dict[str, str]()
     for step in steps:
         named = {*step.experts, *filter(None, [step.pretrained])} - earlier
         places |= {name: fetched(name, source.parent) for name in named}
         earlier.add(step.name)
-    stamps = stamped([source, *places.values()])
+    stamps += stamped(places.values())
     for place in (part for name in places.values() for part in parts_of(name)):
         check_apart(target, "an input", place, [file.path for file in stamped([place])])
     single = target.suffix == ".safetensors" and not steps[-1].options.get("as_adapter")

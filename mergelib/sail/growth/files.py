@@ -85,8 +85,8 @@ def grow_files(
             copy_needed(checkpoint.path, folder, modules=False)
         save_state_dict(state, folder / "model.safetensors", notes)
         after.save_pretrained(folder)
-        for file in stamps:
-            file.check()
+        for each in (checkpoint, *stamps):
+            each.check()
     return output
 
 
