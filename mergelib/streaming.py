@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mergelib.card import Merge, write_card
 from mergelib.hashing import sha256_of
-from mergelib.inspection.companions import copy_needed, module_weights, stamped
+from mergelib.inspection.companions import check_all, copy_needed, module_weights, stamped
 from mergelib.inspection.layouts import HEAD, tied_alike
 from mergelib.inspection.tokens import choose_files, match_vocabularies, write_files
 from mergelib.inspection.vocabularies import read_json
@@ -214,8 +214,7 @@ def merge_files(
             write_card(target, output, [Merge([*models.values()], pretrained, fields, metadata)])
         for checkpoint in inputs.values():
             checkpoint.check()
-        for file in stamps:
-            file.check()
+        check_all(stamps)
     return output
 
 

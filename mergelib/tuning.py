@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mergelib.inspection.companions import stamped
+from mergelib.inspection.companions import check_all, stamped
 from mergelib.io import Model, Models, resolve_base
 from mergelib.merging import merge
 from mergelib.messages.brief import Brief
@@ -119,8 +119,7 @@ def search(
     place = int(table["score"].argmax())
     best = {name: table[name].tolist()[place] for name in grid}
     state = merged(**best)
-    for file in stamps:  # all candidates are merged from one version of it
-        file.check()
+    check_all(stamps)  # all candidates are merged from one version of it
     return Search(best, table["score"].tolist()[place], state, table)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mergelib.compression.methods import restore
+from mergelib.inspection.companions import check_all, stamped
 from mergelib.io import AnyPath, Checkpoint, Model, Models, as_state, as_states, save_state_dict
 from mergelib.io.names import renamed
 from mergelib.merging import compare
@@ -123,9 +124,11 @@ def compress(
     entry = get_method(method, "compression")
     entry.check(hyperparameters, pretrained=pretrained is not None)
     models, base = named(experts), pretrained if entry.needs_pretrained else None
+    stamps = stamped([base, *models.values()])
     origin = None if base is None else as_state(base)
     states = renamed(as_states(models, base=origin), origin, Parts(rename=rename).rename)
     source = compare(states, origin, None, {"pretrained": base, **models})
+    check_all(stamps)
     source.check(parts=False)
     source.look_through()
     matrices = source.matrices(is_matrix)

@@ -149,11 +149,7 @@ def _needed(folder: Path, *, modules: bool) -> list[Path]:
 
 
 def stamped(models: Iterable[object]) -> list[InputFile]:
-    """Return the files that a merge of these models reads, as they are before it reads any.
-
-    Their ``check`` refuses a result for which two versions of a file were read, as that of weights
-    and configuration that another program writes one after the other.
-    """
+    """Return the files that a merge of these models reads, as they are before it reads any."""
     given = [model for model in models if isinstance(model, str | os.PathLike)]
     paths = [path for model in given for path in parts_of(model)]
     files = {file for path in paths if (file := split_key(path)[0]).is_file()}
@@ -161,6 +157,16 @@ def stamped(models: Iterable[object]) -> list[InputFile]:
         files |= {*_needed(folder, modules=True)}
         files |= {f for f in folder.iterdir() if _READ.search(f.name) and f.is_file()}
     return [input_file(file) for file in sorted(files)]
+
+
+def check_all(files: Iterable[InputFile]) -> None:
+    """Raise ``ValueError`` if one of the files changed since they were `stamped`.
+
+    So a result is not written if it was made of two versions of an input, such as old weights and
+    the new configuration that another program writes beside new ones.
+    """
+    for file in files:
+        file.check()
 
 
 def tell_of_companions(origin: Path, experts: Mapping[str, object]) -> None:

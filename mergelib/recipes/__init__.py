@@ -15,7 +15,7 @@ import torch
 
 from mergelib.adapters import merge_adapters
 from mergelib.card import NATIVE, Merge, write_card
-from mergelib.inspection.companions import stamped
+from mergelib.inspection.companions import check_all, stamped
 from mergelib.io import AnyPath, Checkpoint, resolve_base
 from mergelib.io.hub import fetched
 from mergelib.io.models import open_model, parts_of
@@ -141,8 +141,7 @@ def run_recipe(
             if source.suffix != ".md":
                 shutil.copyfile(source, written / "recipe.yml")
             write_card(written, target, merges)
-        for file in stamps:
-            file.check()
+        check_all(stamps)
         move(written, target)
     return target
 

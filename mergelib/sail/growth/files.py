@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from mergelib.inspection.companions import copy_needed, stamped
+from mergelib.inspection.companions import check_all, copy_needed, stamped
 from mergelib.io import AnyPath, Checkpoint, save_state_dict, staged
 from mergelib.parts import Parts
 from mergelib.problems.calling import tied_names
@@ -85,8 +85,8 @@ def grow_files(
             copy_needed(checkpoint.path, folder, modules=False)
         save_state_dict(state, folder / "model.safetensors", notes)
         after.save_pretrained(folder)
-        for each in (checkpoint, *stamps):
-            each.check()
+        checkpoint.check()
+        check_all(stamps)
     return output
 
 
