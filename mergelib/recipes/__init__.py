@@ -42,7 +42,7 @@ OPTIONS = (  # of `mergelib.merge_files`, and of `mergelib.merge_adapters`
 )
 TEXTS = ("merge_method", "base_model", "dtype", "out_dtype", "tokenizer_source", "name")
 KINDS: dict[str, tuple[type, str]] = {
-    **dict.fromkeys(TEXTS, (str, "a text")),
+    **dict.fromkeys((*TEXTS, "source", "chat_template"), (str, "a text")),
     **dict.fromkeys(("models", "slices", "sources", "layer_range"), (list, "a list")),
     **dict.fromkeys(("parameters", "rename"), (dict, "a mapping")),
     "model": (str, "a path"),
@@ -153,17 +153,16 @@ def read_recipe(path: Path) -> Iterator[Step]:
 
     if path.is_dir():
         raise ValueError(f"{path} is a folder: pass a YAML file, or a merged folder's README.md")
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".md":  # a card; blank lines before its recipe keep the numbers of lines
-        before, start, text = text.partition("\n```yaml\n")
-        text = "\n" * (before + start).count("\n") + text.partition("\n```\n")[0]
-    loader = yaml.SafeLoader(text)
     try:
-        documents = []
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".md":  # a card; blank lines before its recipe keep the numbers of lines
+            before, start, text = text.partition("\n```yaml\n")
+            text = "\n" * (before + start).count("\n") + text.partition("\n```\n")[0]
+        loader, documents = yaml.SafeLoader(text), []
         while loader.check_node():
             node = loader.get_node()
             documents.append((_read(node, loader, path), node.start_mark.line + 1))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not documents:
         raise ValueError(f"{path} is empty, expected a merge")
@@ -179,7 +178,11 @@ def _read(node: Any, loader: Any, path: Path) -> Any:
     if node.id == "sequence":
         return [_read(each, loader, path) for each in node.value]
     if node.id != "mapping":
-        return loader.construct_object(node)
+        try:
+            return loader.construct_object(node)
+        except ValueError as error:  # such as a thirteenth month
+            line = node.start_mark.line + 1
+            raise ValueError(f"{path}, line {line}: {node.value!r}: {error}") from None
     content = Lines()
     content.lines = {}
     for key, value in node.value:
@@ -204,7 +207,7 @@ def _step(content: Lines, path: Path, line: int) -> Step:
     base = content.get("base_model")
     models: list[tuple[str, dict[str, Any]]] = []
     for each in content["models"]:
-        if not isinstance(each, Lines) or "model" not in each:
+        if not isinstance(each, Lines) or not each.get("model"):
             raise fault(f"{brief(each)} in models, expected model: PATH", content.lines["models"])
         _check(each, MODEL, fault)
         models.append((each["model"], dict(each.get("parameters") or {})))
@@ -245,6 +248,10 @@ def _step(content: Lines, path: Path, line: int) -> Step:
         if isinstance(source, Lines):
             _check(source, ("source",), fault)
             source = source.get("source", "union")
+        if not isinstance(source, str):
+            raise fault(
+                f"tokenizer is {brief(source)}, expected a text", content.lines["tokenizer"]
+            )
         named = base or source if source == "base" else source
         options["tokenizer"] = "base" if named == pretrained else experts.get(named, named)
     if chat := options.get("chat_template"):

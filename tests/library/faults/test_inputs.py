@@ -4,6 +4,7 @@ import copy
 import os
 import pickle
 import random
+import re
 import shutil
 import signal
 import tempfile
@@ -20,7 +21,16 @@ from mergelib.io import Checkpoint, load_state_dict, save_state_dict
 from mergelib.io.files import InputFile
 from mergelib.merging import merge_tensors
 from mergelib.streaming import merge_files
-from tests.library.faults.cases import DOORS, Door, ended, in_child, make_state, tries, value_of
+from tests.library.faults.cases import (
+    DOORS,
+    Door,
+    ended,
+    in_child,
+    make_state,
+    mutate,
+    tries,
+    value_of,
+)
 from tests.library.faults.test_pickles import pack_again
 
 Change = Callable[[Path, Path], None]
@@ -293,6 +303,30 @@ def test_all_inputs_change_at_random(tmp_path: Path, door: Door, tries: int) -> 
     finally:
         os.kill(child, signal.SIGKILL)
         ended(child)
+
+
+@tries(25, 1500)
+def test_mutated_inputs(tmp_path: Path, door: Door, tries: int) -> None:
+    """Weights' headers, configurations and recipes: refused in words, or an output that loads."""
+    switch(tmp_path / "in", tmp_path / "1")
+    inputs = sorted(path for path in (tmp_path / "in").rglob("*") if path.is_file())
+    for seed in range(tries):
+        draw = random.Random(seed)
+        file = draw.choice(inputs)
+        content, limit = file.read_bytes(), None
+        if file.suffix == ".safetensors":
+            limit = 8 + int.from_bytes(content[:8], "little")
+        file.write_bytes(mutate(content, draw, limit))
+        output = tmp_path / ("out" if door.folder else "out.safetensors")
+        try:
+            door.run(tmp_path / "in", output)
+        except (ValueError, FileNotFoundError) as error:
+            if not re.search(rf"{tmp_path}|expert \d", str(error)):
+                raise
+        else:
+            weights = output / "adapter_model.safetensors"
+            assert Checkpoint(weights if weights.exists() else output).load()
+        file.write_bytes(content)
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
