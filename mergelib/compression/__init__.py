@@ -167,11 +167,11 @@ def load_compressed(path: AnyPath) -> Compressed:
         ValueError: the file is truncated, corrupt or of another kind.
     """
     checkpoint = Checkpoint(path)
-    text, tensors = checkpoint.metadata.get("mergelib.compressed"), checkpoint.load()
-    if text is None:
+    if "mergelib.compressed" not in checkpoint.metadata:
         raise ValueError(f"{Path(path)} does not contain compressed experts")
+    tensors = checkpoint.load()
     try:
-        header = json.loads(text)
+        header = json.loads(checkpoint.metadata["mergelib.compressed"])
         intact = header.pop("digest") == _digest(header, tensors)
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         intact = False

@@ -51,7 +51,7 @@ def check_mergeable(
                 )
         apart = {k: k for k in tensors.keys() - selected if _is_code(k, tensors)}
         apart |= {key.rpartition(".")[0]: key for key in apart}  # by what comes before a scale
-        for key in filter(_SCALES.search, tensors.keys() & selected):
+        for key in (key for key in tensors if key in selected and _SCALES.search(key)):
             if codes := apart.get(key.rpartition(".")[0]):
                 raise ValueError(
                     f"{name}[{key!r}] belongs to the quantised weights {codes!r}, which are not "

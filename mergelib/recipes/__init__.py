@@ -249,9 +249,8 @@ def _step(content: Lines, path: Path, line: int) -> Step:
             _check(source, ("source",), fault)
             source = source.get("source", "union")
         if not isinstance(source, str):
-            raise fault(
-                f"tokenizer is {brief(source)}, expected a text", content.lines["tokenizer"]
-            )
+            at = content.lines["tokenizer"]
+            raise fault(f"tokenizer is {brief(source)}, expected a text", at)
         named = base or source if source == "base" else source
         options["tokenizer"] = "base" if named == pretrained else experts.get(named, named)
     if chat := options.get("chat_template"):
