@@ -90,7 +90,7 @@ def test_killed_at_every_step(
     assert step >= 2
 
 
-@tries(8, 130)
+@tries(5, 40)
 def test_killed_at_random(output: Path, merge: Callable[[int], object], tries: int) -> None:
     """In merges that overwrite, one after the other."""
 

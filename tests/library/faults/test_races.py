@@ -66,7 +66,7 @@ def test_folders(tmp_path: Path, tries: int) -> None:
 
 
 @pytest.mark.usefixtures("system")
-@tries(3, 80)
+@tries(3, 20)
 @pytest.mark.parametrize("name", DOORS)
 def test_outputs_of_all_kinds(tmp_path: Path, tries: int, name: str) -> None:
     """Each run's weights, configuration, card and recipe, and none of another run's."""
