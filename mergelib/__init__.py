@@ -6,7 +6,7 @@ from mergelib.activations import recalibrate_batchnorm
 from mergelib.adapters import merge_adapters
 from mergelib.compression import Compressed, compress, load_compressed
 from mergelib.evaluation import Suite, Task, evaluate, evaluate_many, normalised_accuracy
-from mergelib.io import Checkpoint, load_state_dict, save_state_dict
+from mergelib.io import Checkpoint, dequantise, load_state_dict, save_state_dict
 from mergelib.merging import merge
 from mergelib.preview import Inspection, inspect
 from mergelib.procedures import adapt
@@ -28,6 +28,7 @@ __all__ = [
     "adapt",
     "add",
     "compress",
+    "dequantise",
     "evaluate",
     "evaluate_many",
     "flatten",

@@ -166,7 +166,8 @@ def select(
         except Misfit as error:
             advice = renames[name] or rename
             advice = advice or (_advice(merged, expected, model) if hint else "")
-            raise Misfit(f"{error}{advice}") from None
+            options = {"tokenizer": "union"} if advice == _TOKENS else {}
+            raise Misfit(f"{error}{advice}", **options) from None
     if reference and not merged:
         raise ValueError(f"nothing to merge: no selected key has one shape in all models{rename}")
     if rename:  # and missing= accepts keys that models do not share

@@ -34,7 +34,11 @@ _LONGEST_KERNEL = 32
 
 
 class Misfit(ValueError):
-    """Models that differ in keys or shapes."""
+    """Models that differ in keys, shapes or tokens; ``options`` are those that the text advises."""
+
+    def __init__(self, text: str, **options: str) -> None:
+        super().__init__(text)
+        self.options = options
 
 
 def named(experts: Mapping[str, T] | Iterable[T]) -> dict[str, T]:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import chain, islice, product
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mergelib.card import Merge, write_card
 from mergelib.hashing import sha256_of
-from mergelib.inspection.companions import copy_needed, module_weights
+from mergelib.inspection.companions import check_all, copy_needed, module_weights, stamped
 from mergelib.inspection.layouts import HEAD, tied_alike
 from mergelib.inspection.tokens import choose_files, match_vocabularies, write_files
 from mergelib.inspection.vocabularies import read_json
@@ -145,11 +145,13 @@ def merge_files(
     check_device(device)
     written = as_dtype(dtype)
     chosen, models = get_method(method), named(experts)
+    stamps = stamped([pretrained, *models.values()])
     pretrained = resolve_base(models, pretrained)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     parts = Parts(include, exclude, missing, rename, nan)
     memory = Memory()
     how: dict[str, Any] = {"memory": memory, "dequantise": dequantise}
+    stamps += stamped([pretrained])
     base = None if pretrained is None else open_model(pretrained, **how)
     checkpoints = {name: open_model(path, base, **how) for name, path in models.items()}
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}
@@ -212,6 +214,7 @@ def merge_files(
             write_card(target, output, [Merge([*models.values()], pretrained, fields, metadata)])
         for checkpoint in inputs.values():
             checkpoint.check()
+        check_all(stamps)
     return output
 
 
@@ -221,14 +224,8 @@ def check_output(
     """Raise ``ValueError`` for an output that must not be written, before anything is computed."""
     if output.suffix in _PICKLES:
         raise ValueError(f"{output}: merged weights are written as safetensors only")
-    target = resolved(output)
     for name, checkpoint in inputs.items():
-        model = checkpoint.path.resolve()
-        for path in (model, *(file.resolve() for file in checkpoint.shards)):
-            if target == path or target in path.parents:
-                raise ValueError(f"output {output} is or holds {name} ({checkpoint.path})")
-        if target.parent == model and target.name in WHOLE:
-            raise ValueError(f"output {output} would be read in place of {name}, in whose folder")
+        check_apart(output, name, checkpoint.path, checkpoint.shards)
     try:
         mode = output.stat().st_mode
         empty = stat.S_ISDIR(mode) and not os.listdir(output)
@@ -243,6 +240,16 @@ def check_output(
         raise ValueError(f"output {output} exists; pass overwrite=True to replace it")
     if folder and not _is_merged(output):
         raise ValueError(f"output {output} is a folder that no merge wrote; remove it yourself")
+
+
+def check_apart(output: Path, name: str, model: Path, files: Iterable[Path]) -> None:
+    """Raise ``ValueError`` if an output would replace a model's files, or be read instead."""
+    target = resolved(output)
+    for path in (model.resolve(), *(file.resolve() for file in files)):
+        if target == path or target in path.parents:
+            raise ValueError(f"output {output} is or holds {name} ({model})")
+    if target.parent == model.resolve() and target.name in WHOLE:
+        raise ValueError(f"output {output} would be read in place of {name}, in whose folder")
 
 
 def _is_merged(folder: Path) -> bool:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mergelib.io import Model, Models
+from mergelib.inspection.companions import check_all, stamped
+from mergelib.io import Model, Models, resolve_base
 from mergelib.merging import merge
 from mergelib.messages.brief import Brief
 from mergelib.messages.kinds import is_finite_number
 from mergelib.progress import progress
 from mergelib.registry import get_method
-from mergelib.statedict import StateDict, lerp
+from mergelib.statedict import StateDict, lerp, named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,6 +97,8 @@ def search(
         grid = {"scale": [float(f"{usual * factor:.3g}") for factor in AROUND]}
     if empty := [name for name, values in grid.items() if not values]:
         raise ValueError(f"the grid has no values for {empty[0]!r}")
+    stamps = stamped([pretrained, *named(experts).values()])
+    pretrained = resolve_base(named(experts), pretrained)
     for point in points(grid):
         chosen.check(point, pretrained=pretrained is not None)
 
@@ -115,7 +118,9 @@ def search(
     table = widened(grid, scored, lambda found: [int(found["score"].argmax())])
     place = int(table["score"].argmax())
     best = {name: table[name].tolist()[place] for name in grid}
-    return Search(best, table["score"].tolist()[place], merged(**best), table)
+    state = merged(**best)
+    check_all(stamps)  # all candidates are merged from one version of it
+    return Search(best, table["score"].tolist()[place], state, table)
 
 
 def points(grid: Grid) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """The commands of ``mergelib``."""
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -182,8 +183,10 @@ def merge_command(
         **_hyperparameters(settings),
     )
     typer.echo(f"Wrote {written}")
-    if any(map(is_statistic, Checkpoint(written))):
-        typer.echo("It has merged BatchNorm statistics: measure them with ml.recalibrate_batchnorm")
+    note = "It has merged BatchNorm statistics: measure them with ml.recalibrate_batchnorm"
+    with suppress(OSError, ValueError):  # another run may be replacing the output
+        if any(map(is_statistic, Checkpoint(written))):
+            typer.echo(note)
 
 
 @app.command("merge-adapters", cls=WithSettings)

@@ -11,7 +11,7 @@ _KEYWORD = re.compile(
 )
 _PHRASES = {
     "is_matrix=mergelib.is_kernel": "--fold-convolutions",
-    " (to merge_files or load_state_dict)": "",
+    " (to merge_files or load_state_dict; in memory, mergelib.dequantise does it)": "",
     "data= or MERGELIB_DATA": "MERGELIB_DATA",
 }
 

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from mergelib.compression.methods import restore
+from mergelib.hashing import digest_of_state, fingerprint
+from mergelib.inspection.companions import check_all, stamped
 from mergelib.io import AnyPath, Checkpoint, Model, Models, as_state, as_states, save_state_dict
 from mergelib.io.names import renamed
 from mergelib.merging import compare
@@ -22,7 +24,7 @@ from mergelib.messages.refusals import check_device
 from mergelib.parts import Parts
 from mergelib.problems.placing import state_to
 from mergelib.registry import get_method
-from mergelib.statedict import is_matrix, named, nbytes
+from mergelib.statedict import StateDict, is_matrix, named, nbytes
 
 __all__ = ["Compressed", "compress", "load_compressed"]
 
@@ -76,6 +78,7 @@ class Compressed(Brief):
             "tasks": self.tasks,
             "aliases": self.aliases,
         }
+        header["digest"] = _digest(header, tensors)
         save_state_dict(tensors, path, metadata={"mergelib.compressed": json.dumps(header)})
 
     def _own(self, task: str) -> dict[str, dict[str, Tensor]]:
@@ -123,9 +126,11 @@ def compress(
     entry = get_method(method, "compression")
     entry.check(hyperparameters, pretrained=pretrained is not None)
     models, base = named(experts), pretrained if entry.needs_pretrained else None
+    stamps = stamped([base, *models.values()])
     origin = None if base is None else as_state(base)
     states = renamed(as_states(models, base=origin), origin, Parts(rename=rename).rename)
     source = compare(states, origin, None, {"pretrained": base, **models})
+    check_all(stamps)
     source.check(parts=False)
     source.look_through()
     matrices = source.matrices(is_matrix)
@@ -150,6 +155,10 @@ def compress(
     return Compressed(method, options, shared, per_task, dict(source.aliases))
 
 
+def _digest(header: Mapping[str, Any], tensors: StateDict) -> str:
+    return fingerprint(json.dumps(header) + digest_of_state(tensors))
+
+
 def load_compressed(path: AnyPath) -> Compressed:
     """Read a file that `Compressed.save` wrote.
 
@@ -158,16 +167,24 @@ def load_compressed(path: AnyPath) -> Compressed:
         ValueError: the file is truncated, corrupt or of another kind.
     """
     checkpoint = Checkpoint(path)
+    if "mergelib.compressed" not in checkpoint.metadata:
+        raise ValueError(f"{Path(path)} does not contain compressed experts")
+    tensors = checkpoint.load()
     try:
         header = json.loads(checkpoint.metadata["mergelib.compressed"])
-    except KeyError:
-        raise ValueError(f"{Path(path)} does not contain compressed experts") from None
+        intact = header.pop("digest") == _digest(header, tensors)
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        intact = False
+    if not intact:
+        raise ValueError(
+            f"{Path(path)} is damaged, because it does not hold what was saved: copy it again"
+        )
     shared: dict[str, dict[str, Tensor]] = {}
     per_task: dict[str, dict[str, dict[str, Tensor]]] = {task: {} for task in header["tasks"]}
-    for name, tensor in checkpoint.items():
+    for name, tensor in tensors.items():
         owner, part, key = name.split("/", 2)
         parts = shared if owner == "shared" else per_task[header["tasks"][int(owner)]]
-        parts.setdefault(part, {})[key] = tensor.clone()
+        parts.setdefault(part, {})[key] = tensor
     return Compressed(
         header["method"], header["hyperparameters"], shared, per_task, header["aliases"]
     )

@@ -5,8 +5,9 @@ positions, or the token of each table row. Only these files say so. They are rea
 """
 
 import json
+import os
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from mergelib.hashing import sha256_of
 from mergelib.inspection.configurations import check_configurations, check_dropped, pooling_in_words
 from mergelib.inspection.vocabularies import check_labels, check_vocabularies, load_json, read_json
 from mergelib.io.checkpoint import WHOLE, split_key
+from mergelib.io.files import InputFile, input_file
 from mergelib.io.hub import ENDS, LICENCES
 from mergelib.io.matched import Matched
+from mergelib.io.models import parts_of
 from mergelib.messages.warned import warn
 from mergelib.statedict import StateDict
 
@@ -27,6 +30,7 @@ _NEEDED = re.compile(rf"\.({'|'.join(ENDS)})$|^({'|'.join(LICENCES)})", re.IGNOR
 _NEEDLESS = re.compile(
     r"^\.|^readme|^trainer_state|_results\.(json|txt)$|^adapter_|^recipe\.y|^mergekit_config", re.I
 )
+_READ = re.compile(r"^adapter_|\.(safetensors|bin)(\.index\.json)?$")  # weights and adapters
 
 CHAT = ("the chat template", "tokenizer_config.json: eos_token")  # what usage_of names so
 
@@ -129,15 +133,40 @@ def module_weights(models: Mapping[str, object]) -> dict[str, dict[str, Path]]:
 
 def copy_needed(origin: Path, folder: Path, *, modules: bool) -> None:
     """Copy configuration, tokenizer and licence; with ``modules`` also module folders."""
-    files = [f for f in origin.iterdir() if _NEEDED.search(f.name) and not WEIGHTS.search(f.name)]
     for part in module_folders(origin) if modules else []:
         (folder / part).mkdir(parents=True, exist_ok=True)
-        files += (origin / part).rglob("*")
+    for file in _needed(origin, modules=modules):
+        copy = folder / file.relative_to(origin)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(file.read_bytes())
+
+
+def _needed(folder: Path, *, modules: bool) -> list[Path]:
+    files = [f for f in folder.iterdir() if _NEEDED.search(f.name) and not WEIGHTS.search(f.name)]
+    for part in module_folders(folder) if modules else []:
+        files += (folder / part).rglob("*")
+    return [file for file in files if file.is_file() and not _NEEDLESS.search(file.name)]
+
+
+def stamped(models: Iterable[object]) -> list[InputFile]:
+    """Return the files that a merge of these models reads, as they are before it reads any."""
+    given = [model for model in models if isinstance(model, str | os.PathLike)]
+    paths = [path for model in given for path in parts_of(model)]
+    files = {file for path in paths if (file := split_key(path)[0]).is_file()}
+    for folder in filter(None, map(folder_of, paths)):
+        files |= {*_needed(folder, modules=True)}
+        files |= {f for f in folder.iterdir() if _READ.search(f.name) and f.is_file()}
+    return [input_file(file) for file in sorted(files)]
+
+
+def check_all(files: Iterable[InputFile]) -> None:
+    """Raise ``ValueError`` if one of the files changed since they were `stamped`.
+
+    So a result is not written if it was made of two versions of an input, such as old weights and
+    the new configuration that another program writes beside new ones.
+    """
     for file in files:
-        if file.is_file() and not _NEEDLESS.search(file.name):
-            copy = folder / file.relative_to(origin)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(file.read_bytes())
+        file.check()
 
 
 def tell_of_companions(origin: Path, experts: Mapping[str, object]) -> None:

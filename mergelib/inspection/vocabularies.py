@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mergelib.messages.warned import warn
-from mergelib.statedict import names_table
+from mergelib.statedict import Misfit, names_table
 
 Shapes = Mapping[str, tuple[int, ...]]
 Rows = dict[int, str]
@@ -50,9 +50,10 @@ def check_vocabularies(folders: Mapping[str, Path | None], shapes: Shapes) -> No
                 f"({where}){more}"
             )
             if moved or 2 * len(other) > shared:
-                raise ValueError(
+                raise Misfit(
                     f"{text}: rows of different tokens would be averaged; tokenizer='base' or "
-                    "tokenizer='union' merges files token by token, exclude= leaves the tables out"
+                    "tokenizer='union' merges files token by token, exclude= leaves the tables out",
+                    tokenizer="union",
                 )
             warn(
                 f"{text}: the merged tables mix both tokens in this row; tokenizer='union' gives "

@@ -97,7 +97,8 @@ class Watch:
 
         Differences from the model where training started are nearly at right angles. If that model
         is expert i and the base is another of its descendants, all differences from i are, and
-        those from the base are not: two of equal length have the cosine 1/√2 with each other.
+        those from the base are not: two of equal length have the cosine 1/√2 with each other. The
+        same right-angled triangle comes from a base, its descendant i and a descendant of i.
         """
         own = self.shared[:-1, :-1].cpu()
         if not self.pretrained or len(own) < 2 or self.groups or self.seen < ENOUGH:
@@ -154,7 +155,8 @@ class Watch:
             warn(
                 f"the other experts and {self.names[-1]} appear to be fine-tuned from {start}, "
                 f"because their differences from it are at right angles, and those from "
-                f"{self.names[-1]} are not: check that {self.names[-1]} and {start} are not swapped"
+                f"{self.names[-1]} are not: check that {self.names[-1]} and {start} are not "
+                f"swapped, and leave {start} out if it is an earlier checkpoint of another expert"
             )
         for group in self.groups if self.any else []:
             if self.pretrained and group[-1] == len(self.names) - 1:

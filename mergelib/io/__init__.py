@@ -17,6 +17,7 @@ from mergelib.io.models import (
     split,
 )
 from mergelib.io.names import renamed
+from mergelib.io.quantised import dequantise
 from mergelib.io.staging import resolved, staged
 from mergelib.io.write import note_ties, save_state_dict, write_tensors
 
@@ -33,6 +34,7 @@ __all__ = [
     "as_state",
     "as_states",
     "cache_folder",
+    "dequantise",
     "find_base",
     "is_adapter",
     "load_state_dict",

@@ -8,8 +8,10 @@ taken before anything is merged, because the mean of products is not the product
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ import torch
 from torch import Tensor
 
 from mergelib.io.checkpoint import AnyPath, Checkpoint
-from mergelib.io.files import Memory
+from mergelib.io.files import InputFile, Memory, input_file
+from mergelib.messages.kinds import check_fits
 from mergelib.statedict import StateDict, layout_of, tied_keys, weight_key
 
 CONFIG = "adapter_config.json"
@@ -33,6 +36,8 @@ _KNOWN = {
     *("layers_pattern", "megatron_core", "runtime_config", "qalora_group_size", "eva_config"),
     *("loftq_config", "corda_config", "lora_ga_config", "ensure_weight_tying"),
 }
+_PATTERNS = dict.fromkeys(("rank_pattern", "alpha_pattern"), Mapping[str, float] | None)
+_KINDS = {"r": int | None, "lora_alpha": float | None, "modules_to_save": Sequence[str] | None}
 _CHANGES_BASE = re.compile(r"pissa|olora|corda|loftq|lora_ga", re.IGNORECASE)
 _ELSE = "merge it into its base with PEFT (model.merge_and_unload(), then save_pretrained)"
 
@@ -69,7 +74,7 @@ class WithAdapter(Checkpoint):
             raise ValueError(f"{folder} holds no adapter: expected {' or '.join(_FILES)}")
         super().__init__(file, memory=memory)
         self.path = folder
-        self.config = read_config(folder)
+        self.config = read_config(folder, self._files)
         self._check_kind()
         own = self._read_names()
         self._own = names or {key: key for key in own}
@@ -152,9 +157,9 @@ class WithAdapter(Checkpoint):
         """Return the shape of a tensor that factors update; None if they do not fit together."""
         sizes = self._sizes(roles)
         sizes.pop("whole", None)
-        if {"A", "B"} <= sizes.keys() and sizes["A"][0] == sizes["B"][1]:
-            rows, columns = sizes["B"][0], sizes["A"][1:]
-            return (*columns, rows) if self._transposed else (rows, *columns)
+        a, b = sizes.get("A", ()), sizes.get("B", ())
+        if len(a) > 1 and len(b) > 1 and a[0] == b[1] and prod(b) == b[0] * b[1] > 0:
+            return (*a[1:], b[0]) if self._transposed else (b[0], *a[1:])
         a, b = sizes.get("embedding_A", ()), sizes.get("embedding_B", ())
         if len(sizes) == len(a) == len(b) == 2 and a[0] == b[1]:
             return a[1], b[0]
@@ -166,7 +171,9 @@ class WithAdapter(Checkpoint):
     def _check_shape(self, key: str, roles: Mapping[str, str], shape: tuple[int, ...]) -> None:
         sizes = self._sizes(roles)
         shape = sizes.pop("whole", shape)
-        if sizes and self._adapted_shape(roles) != shape:
+        norms = sizes.get("magnitude_vector")
+        rows = shape[-1 if self._transposed else 0] if shape else 1
+        if sizes and (self._adapted_shape(roles) != shape or (norms and prod(norms) != rows)):
             listed = ", ".join(f"{role} {list(size)}" for role, size in sizes.items())
             raise ValueError(
                 f"{self.path} does not fit the base: {key!r} has shape {list(shape)}, and the "
@@ -272,14 +279,23 @@ class WithAdapter(Checkpoint):
             self.base.check()
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return an adapter's configuration; ValueError if it cannot be read."""
+def read_config(folder: Path, files: list[InputFile] | None = None) -> dict[str, Any]:
+    """Return an adapter's configuration, whose file is added to ``files``.
+
+    A configuration that cannot be read, or has entries of a wrong kind, is a ValueError.
+    """
     try:
-        content = json.loads((folder / CONFIG).read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        file = input_file(folder / CONFIG)
+        content = json.loads(file.read(0, file.size).numpy().tobytes())
+        if not isinstance(content, dict):
+            raise ValueError("it is not a JSON object")
+        check_fits(_KINDS | _PATTERNS, content)
+        for pattern in chain(*(content.get(name) or () for name in _PATTERNS)):
+            re.compile(pattern)
+    except (OSError, ValueError, RecursionError, re.error) as error:
         raise ValueError(f"{folder / CONFIG} cannot be read: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{folder / CONFIG} is not a JSON object")
+    if files is not None:
+        files.append(file)
     return content
 
 

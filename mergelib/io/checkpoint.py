@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mergelib.io.dequantise import dequantised
 from mergelib.io.files import InputFile, Memory, Place, input_file
 from mergelib.io.header import read_header
 from mergelib.io.pickles import Entry, identity, read_pickle
+from mergelib.io.quantised import dequantised
 from mergelib.statedict import check_keys, repeated
 
 AnyPath = str | os.PathLike[str]
@@ -76,7 +76,7 @@ class Checkpoint(Mapping[str, Tensor]):
                     advice = "load the model with its library and save it again"
                     raise ValueError(f"{error}: correct the index, or {advice}") from None
         if dequantise:
-            kept, old = dequantised(self._entries), self.shards
+            kept, old = dequantised(self._entries, self.path), self.shards
             self._entries = dict(kept.values())
             self.shards = {f: [kept[k][0] for k in keys if k in kept] for f, keys in old.items()}
 

@@ -71,6 +71,11 @@ def split(path: AnyPath) -> tuple[Path | None, Path | None]:
     return (Path(before), Path(after)) if written else (None, None)
 
 
+def parts_of(path: AnyPath) -> list[Path]:
+    """Return the files or folders of a model: one, or of ``BASE+ADAPTER`` two."""
+    return [part for part in split(path) if part] or [Path(path)]
+
+
 def find_base(path: AnyPath) -> tuple[str, Path | None]:
     """Return how an adapter's configuration names the base, and its folder if that is here."""
     named = str(read_config(Path(path)).get("base_model_name_or_path") or "")

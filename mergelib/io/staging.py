@@ -63,6 +63,17 @@ def scratch(output: Path) -> Iterator[Path]:
         yield folder
 
 
+def move(source: Path, output: Path) -> None:
+    """Replace an output, as `staged` does, by a finished file or folder of `scratch`."""
+    folder, lock = source.is_dir(), _lock(source)  # of a file, under its hidden name, too
+    try:
+        with staged(output, folder=folder) as partial:
+            for path in [*source.iterdir()] if folder else [source]:
+                os.replace(path, partial / path.name if folder else partial)
+    finally:
+        _unlock(lock)
+
+
 def resolved(path: Path) -> Path:
     """Return the path with all links resolved; OSError if they form a circle."""
     try:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mergelib import statedict
-from mergelib.inspection.companions import check_companions
+from mergelib.inspection.companions import check_all, check_companions, stamped
 from mergelib.inspection.kinds import IsMatrix as IsMatrix
 from mergelib.inspection.kinds import Matrices, kinds_of
 from mergelib.inspection.watch import Watch, check_integers, check_ties
@@ -244,14 +244,15 @@ def merge(
     """
     check_device(device)
     written = as_dtype(dtype)
-    chosen = get_method(method)
-    models = statedict.named(experts)
+    chosen, models = get_method(method), statedict.named(experts)
+    stamps = stamped([pretrained, *models.values()])
     pretrained = resolve_base(models, pretrained)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     base = None if pretrained is None else as_state(pretrained)
     parts = Parts(include, exclude, missing, rename, nan)
     states = renamed(as_states(models, base=base), base, rename)
     source = compare(states, base, parts, {"pretrained": pretrained, **models}, written)
+    check_all(stamps)
     return dict(merge_tensors(chosen, source, hyperparameters, device=device, matrices=is_matrix))
 
 
@@ -362,8 +363,7 @@ def _merge_one(
         method, experts = method.then, [merged, *experts]
     if method.draws:
         arguments = {**arguments, "seed": own_seed(arguments["seed"], key)}
-    target = reference.device if device is None else torch.device(device)
-    chosen = method
+    chosen, target = method, reference.device if device is None else torch.device(device)
     if is_statistic(key):
         chosen, weights, scale = get_method("average"), *map(arguments.get, ("weights", "scale"))
         if weights is None and isinstance(scale, list) and max(scale) > 0:

@@ -21,15 +21,19 @@ _MERGED_FIRST = (
 )
 _LEAVE_OUT = "; or leave them out with exclude="
 _FIRST = "dequantise the models first"
-_OPTION = "pass dequantise=True (to merge_files or load_state_dict)"
+_OPTION = (
+    "pass dequantise=True (to merge_files or load_state_dict; in memory, mergelib.dequantise does "
+    "it)"
+)
 _SIGNS = {".qweight": "GPTQ or AWQ, ", ".W_q": "HQQ, ", ".weight_packed": "compressed-tensors, "}
 _SIGNS |= {".absmax": "bitsandbytes, ", ".SCB": "bitsandbytes, "}
+_SCALES = re.compile(r"(^|[._])(scales?(_inv)?|zeros?|zero_point|absmax|quant_map|SCB)$")
 
 
 def check_mergeable(
     models: Mapping[str, Mapping[str, Tensor]], selected: Set[str], *, parts: bool
 ) -> None:
-    """Raise ``ValueError`` for adapters and quantised weights among the selected keys.
+    """Raise ``ValueError`` for adapters, quantised weights and their scales among the keys.
 
     With ``parts`` the message may suggest ``exclude=``.
     """
@@ -44,6 +48,14 @@ def check_mergeable(
                 raise ValueError(
                     f"{name}[{key!r}] holds quantised weights ({kind}{tensors[key].dtype}), which "
                     f"cannot be merged: {_OPTION if option else _FIRST}{otherwise}"
+                )
+        apart = {k: k for k in tensors.keys() - selected if _is_code(k, tensors)}
+        apart |= {key.rpartition(".")[0]: key for key in apart}  # by what comes before a scale
+        for key in (key for key in tensors if key in selected and _SCALES.search(key)):
+            if codes := apart.get(key.rpartition(".")[0]):
+                raise ValueError(
+                    f"{name}[{key!r}] belongs to the quantised weights {codes!r}, which are not "
+                    "merged: leave both out with exclude="
                 )
         factors = factors_of(model, {} if model is first else first, selected)
         if factors:
@@ -64,6 +76,12 @@ def is_quantised(key: str, tensor: Tensor) -> bool:
         return True
     last = key.rpartition(".")[2]
     return tensor.dim() > 0 and re.search(r"weight(_packed)?$|^qzeros$|^W_q$", last) is not None
+
+
+def _is_code(key: str, tensors: Mapping[str, Tensor]) -> bool:
+    tensor = tensors[key]
+    short = tensor.is_floating_point() and tensor.itemsize == 1
+    return short or is_quantised(key, tensor) or bool(scales_of(key, tensors))
 
 
 def scales_of(key: str, kinds: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 _OWN = {"mergelib", "torch"}
 
@@ -13,6 +13,11 @@ class Advice(UserWarning):
     def __init__(self, text: str, options: Mapping[str, str]) -> None:
         super().__init__(text)
         self.options = options
+
+
+def advised(messages: Iterable[object]) -> set[str]:
+    """Return the options that warnings, and refusals (`mergelib.statedict.Misfit`), advise."""
+    return {name for message in messages for name in getattr(message, "options", ())}
 
 
 def warn(text: str, **options: str) -> None:

@@ -20,6 +20,7 @@ from mergelib.inspection.tokens import choose_files, match_vocabularies
 from mergelib.io import Model, Models, WithAdapter, as_state, as_states, renamed, resolve_base
 from mergelib.merging import Source, compare
 from mergelib.messages.brief import Brief, as_bytes
+from mergelib.messages.warned import advised
 from mergelib.parts import Missing, Nan, Parts, Patterns, Selection
 from mergelib.preview.fates import attempt, fates_of, patterns_of, table_of
 from mergelib.preview.numbers import Numbers
@@ -145,16 +146,15 @@ def inspect(
         models = tied_alike(states if base is None else {"pretrained": base, **states})
         paths = {str(m): n for n, m in given.items() if isinstance(m, str | os.PathLike)}
         names, opened, vocabulary = {**paths, **{n: n for n in models}}, models, tokenizer
+        union = partial(match_vocabularies, opened, names, "union")
         matching = attempt(lambda: match_vocabularies(opened, names, tokenizer), left)
         models = models if matching is None else matching[0]
         checked = dict[str, object](models if tokenizer else known)
         source = None if left else attempt(lambda: compare(*_apart(models), parts, checked), left)
-        if source is None and not tokenizer and "tokenizer=" in str(left[0]):
-            united = attempt(lambda: match_vocabularies(opened, names, "union"), [])
-            if united is not None:
-                refusals, left, matching, vocabulary = left, [], united, "union"
-                models, checked = united[0], {**united[0]}
-                source = attempt(lambda: compare(*_apart(models), parts, checked), left)
+        if not tokenizer and "tokenizer" in advised(left) and (united := attempt(union, [])):
+            refusals, left, matching, vocabulary = left, [], united, "union"
+            models, checked = united[0], {**united[0]}
+            source = attempt(lambda: compare(*_apart(models), parts, checked), left)
         rows = fates_of(models, parts, source)
         if source is None and type(left[0]) is Misfit and (patterns := patterns_of(rows)):
             refusals, left = refusals + left, []
@@ -173,19 +173,17 @@ def inspect(
             attempt(partial(numbers.add, key), left)
         numbers.watch.tell()
     method, reason = suggest(source, numbers, left)
-    advised = {name for note in notes for name in getattr(note.message, "options", ())}
-    if not vocabulary and "tokenizer" in advised:
-        united = attempt(lambda: match_vocabularies(opened, names, "union"), [])
-        matching, vocabulary = (matching, None) if united is None else (united, "union")
-    chat = chat_template
-    if matching is not None and not chat and "chat_template" in advised:
+    options, chat = advised(note.message for note in notes), chat_template
+    if not vocabulary and "tokenizer" in options and (united := attempt(union, [])):
+        matching, vocabulary = united, "union"
+    if matching is not None and not chat and "chat_template" in options:
         proposed = (opened, source.selection.owners, matching, names, "experts")
         chat = "experts" if attempt(lambda: choose_files(*proposed), []) else None
     further = {"tokenizer": vocabulary, "chat-template": chat}
     if method and patterns:
         owner = next(iter(models))
         reason += f"; {', '.join(patterns)} differ, so the result has those of {owner}, if any"
-        if "tokenizer=" in str(refusals[0]) and not vocabulary:
+        if "tokenizer" in advised(refusals) and not vocabulary:
             reason += ": pass tokenizer='union' instead of excluding tables with other tokens"
     if method and vocabulary == "union":
         reason += "; tokens that only some models have get rows of their own"

@@ -15,10 +15,11 @@ import torch
 
 from mergelib.adapters import merge_adapters
 from mergelib.card import NATIVE, Merge, write_card
+from mergelib.inspection.companions import check_all, stamped
 from mergelib.io import AnyPath, Checkpoint, resolve_base
 from mergelib.io.hub import fetched
-from mergelib.io.models import open_model
-from mergelib.io.staging import scratch
+from mergelib.io.models import open_model, parts_of
+from mergelib.io.staging import move, scratch
 from mergelib.messages.brief import Brief, brief
 from mergelib.messages.extras import needs
 from mergelib.messages.kinds import is_list
@@ -33,7 +34,7 @@ from mergelib.recipes.mergekit import (
 from mergelib.registry import method_names
 from mergelib.settings import depths
 from mergelib.statedict import StateDict, is_kernel, layout_of
-from mergelib.streaming import merge_files
+from mergelib.streaming import check_apart, check_output, merge_files
 
 OPTIONS = (  # of `mergelib.merge_files`, and of `mergelib.merge_adapters`
     *("include", "exclude", "missing", "rename", "nan", "max_shard_size", "dequantise"),
@@ -41,7 +42,7 @@ OPTIONS = (  # of `mergelib.merge_files`, and of `mergelib.merge_adapters`
 )
 TEXTS = ("merge_method", "base_model", "dtype", "out_dtype", "tokenizer_source", "name")
 KINDS: dict[str, tuple[type, str]] = {
-    **dict.fromkeys(TEXTS, (str, "a text")),
+    **dict.fromkeys((*TEXTS, "source", "chat_template"), (str, "a text")),
     **dict.fromkeys(("models", "slices", "sources", "layer_range"), (list, "a list")),
     **dict.fromkeys(("parameters", "rename"), (dict, "a mapping")),
     "model": (str, "a path"),
@@ -103,21 +104,31 @@ def run_recipe(
         ModuleNotFoundError: without PyYAML.
     """
     source, target = Path(recipe), Path(output)
+    stamps = stamped([source])
     steps = [*read_recipe(source)]
+    earlier, places = set[str](), dict[str, str]()
+    for step in steps:
+        named = {*step.experts, *filter(None, [step.pretrained])} - earlier
+        places |= {name: fetched(name, source.parent) for name in named}
+        earlier.add(step.name)
+    stamps += stamped(places.values())
+    for place in (part for name in places.values() for part in parts_of(name)):
+        check_apart(target, "an input", place, [file.path for file in stamped([place])])
+    single = target.suffix == ".safetensors" and not steps[-1].options.get("as_adapter")
+    check_output(target, {}, folder=not single, overwrite=overwrite)
     done: dict[str, str] = {}
     merges: list[Merge] = []
     with scratch(target) as folder:
         for number, step in enumerate(steps, 1):
-            models = [n if n in done else fetched(n, source.parent) for n in step.experts]
+            models = [n if n in done else places[n] for n in step.experts]
             paths = [done.get(model, model) for model in models]
             first, adapter = step.pretrained, step.options.pop("as_adapter", False)
-            start: AnyPath | None = first and (
-                first if first in done else fetched(first, source.parent)
-            )
+            start: AnyPath | None = first and (first if first in done else places[first])
             if start is None and not adapter:
                 start = resolve_base({path: path for path in paths})
+                stamps += stamped([start])
             base = done.get(str(start), start)
-            written = target if number == len(steps) else folder / str(number)
+            written = folder / f"{number}{'.safetensors' * (single and number == len(steps))}"
             values = _spread(step, paths[0] if base is None else base)
             settings = {"device": device, "overwrite": overwrite, **step.options, **values}
             merge = merge_adapters if adapter else merge_files
@@ -126,11 +137,13 @@ def run_recipe(
             fields = {**step.options, "as_adapter": adapter}
             merges.append(Merge(models, start, fields, Checkpoint(weights).metadata, step.name))
             done[step.name] = str(written)
-    if written.is_dir():
-        if source.suffix != ".md":
-            shutil.copyfile(source, written / "recipe.yml")
-        write_card(written, written, merges)
-    return written
+        if not single:
+            if source.suffix != ".md":
+                shutil.copyfile(source, written / "recipe.yml")
+            write_card(written, target, merges)
+        check_all(stamps)
+        move(written, target)
+    return target
 
 
 def read_recipe(path: Path) -> Iterator[Step]:
@@ -140,17 +153,16 @@ def read_recipe(path: Path) -> Iterator[Step]:
 
     if path.is_dir():
         raise ValueError(f"{path} is a folder: pass a YAML file, or a merged folder's README.md")
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".md":  # a card; blank lines before its recipe keep the numbers of lines
-        before, start, text = text.partition("\n```yaml\n")
-        text = "\n" * (before + start).count("\n") + text.partition("\n```\n")[0]
-    loader = yaml.SafeLoader(text)
     try:
-        documents = []
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".md":  # a card; blank lines before its recipe keep the numbers of lines
+            before, start, text = text.partition("\n```yaml\n")
+            text = "\n" * (before + start).count("\n") + text.partition("\n```\n")[0]
+        loader, documents = yaml.SafeLoader(text), []
         while loader.check_node():
             node = loader.get_node()
             documents.append((_read(node, loader, path), node.start_mark.line + 1))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not documents:
         raise ValueError(f"{path} is empty, expected a merge")
@@ -166,7 +178,11 @@ def _read(node: Any, loader: Any, path: Path) -> Any:
     if node.id == "sequence":
         return [_read(each, loader, path) for each in node.value]
     if node.id != "mapping":
-        return loader.construct_object(node)
+        try:
+            return loader.construct_object(node)
+        except ValueError as error:  # such as a thirteenth month
+            line = node.start_mark.line + 1
+            raise ValueError(f"{path}, line {line}: {node.value!r}: {error}") from None
     content = Lines()
     content.lines = {}
     for key, value in node.value:
@@ -191,7 +207,7 @@ def _step(content: Lines, path: Path, line: int) -> Step:
     base = content.get("base_model")
     models: list[tuple[str, dict[str, Any]]] = []
     for each in content["models"]:
-        if not isinstance(each, Lines) or "model" not in each:
+        if not isinstance(each, Lines) or not each.get("model"):
             raise fault(f"{brief(each)} in models, expected model: PATH", content.lines["models"])
         _check(each, MODEL, fault)
         models.append((each["model"], dict(each.get("parameters") or {})))
@@ -234,6 +250,9 @@ def _step(content: Lines, path: Path, line: int) -> Step:
         if isinstance(source, Lines):
             _check(source, ("source",), fault)
             source = source.get("source", "union")
+        if not isinstance(source, str):
+            at = content.lines["tokenizer"]
+            raise fault(f"tokenizer is {brief(source)}, expected a text", at)
         named = base or source if source == "base" else source
         options["tokenizer"] = "base" if named == pretrained else experts.get(named, named)
     if chat := options.get("chat_template"):

@@ -189,6 +189,7 @@ def _() -> None:
 case("adapter-kind")(lambda: adapter(peft_type="IA3"))
 case("adapter-fit")(lambda: adapter("other"))
 case("adapter-ranks")(lambda: adapter(r=8))
+case("adapter-entry")(lambda: adapter(lora_alpha="16"))
 
 
 def merge_adapters(method: str, *bases: str) -> None:
@@ -358,6 +359,9 @@ case("copy-overflow")(
     )
 )
 case("unrelated")(lambda: ml.merge("average", [BASE, weights(7)]))
+QUANTISED = {"w.weight": torch.ones(2, 2).to(torch.float8_e4m3fn), "b": torch.ones(2)}
+QUANTISED["w.weight_scale_inv"] = torch.ones(1, 1)
+case("scales")(lambda: ml.merge("average", [QUANTISED] * 2, exclude="w.weight"))
 case("swapped")(lambda: ml.merge("average", [BASE, tuned(2)], pretrained=tuned(1)))
 case("parallel")(
     lambda: ml.merge(
@@ -458,6 +462,14 @@ def _() -> None:
     index = {"weight_map": {"w": "model-00001-of-00002.safetensors"}}
     Path("a/model.safetensors.index.json").write_text(json.dumps(index))
     merge_files("a")
+
+
+@case("compressed")
+def _() -> None:
+    ml.compress("emr", [tuned(1), tuned(2)], pretrained=BASE).save("parts.safetensors")
+    content = Path("parts.safetensors").read_bytes()
+    Path("parts.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    ml.load_compressed("parts.safetensors")
 
 
 @case("changed")

@@ -344,3 +344,15 @@ def test_files_beside_weights_as_a_merge_of_folders(tmp_path: Path) -> None:
     report = ml.inspect(rest, pretrained=base)
     assert [str(each.message) for each in expected] == [*report.warnings]
     assert report.warnings[0].startswith("the experts agree on the chat template")
+
+
+@pytest.mark.parametrize("head", ["head.weight", "tokenizer='union'.weight", "embed.weight"])
+def test_a_vocabulary_is_advised_for_tables_and_not_for_words(head: str) -> None:
+    """A refusal that names a key advises nothing by it, whatever the key is called."""
+    body = {key: BASE[key] for key in BASE if key.startswith("layers")}
+    models = [{**body, head: torch.randn(rows, 16)} for rows in (12, 12, 14)]
+    for seed, model in enumerate(models[1:], 1):
+        model["layers.0.q.weight"] = tuned(seed)["layers.0.q.weight"]
+    report = ml.inspect(models[1:], pretrained=models[0])
+    assert "has shape (14, 16), expected (12, 16)" in report.refusals[0]
+    assert ("instead of excluding tables" in report.reason) is (head == "embed.weight")

@@ -429,6 +429,19 @@ HEAD = ["merge_method: ties", BASE, "models:"]
             "line 2: passthrough has one model",
         ),
         (["a: [1"], "is not YAML"),
+        (["a: \x1a"], "is not YAML"),
+        (["a: " + "[" * 5000], "is not YAML"),
+        (["dtype: 2020-99-99"], "line 1: '2020-99-99': month must be in 1..12"),
+        ([*HEAD, "  - model:"], "line 3: {'model': None} in models, expected model: PATH"),
+        (
+            [*HEAD, model("a", weight=1), "tokenizer: [[1]]"],
+            "line 7: tokenizer is [[1]]",
+        ),
+        (
+            [*HEAD, model("a", weight=1), "tokenizer: {source: 3}"],
+            "line 7: source is 3, expe",
+        ),
+        ([*HEAD, model("a"), "chat_template: [a]"], "line 5: chat_template is ['a'], expected a"),
         ([""], "is empty, expected a merge"),
         (
             [*HEAD, model("a", weight=1), "---", *HEAD, model("b", weight=1)],
@@ -464,6 +477,25 @@ def test_a_folder_keeps_the_recipe(folder: Path) -> None:
     recipe.write_text("\n".join(lines))
     out = ml.run_recipe(recipe, folder / "merged")
     assert (out / "recipe.yml").read_text() == recipe.read_text()
+
+
+def test_no_step_is_computed_for_an_output_that_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that exists, or that a step before the last reads."""
+    ml.merge_files("average", [folder / "a.safetensors"], folder / "first")
+    before = (folder / "first" / "model.safetensors").read_bytes()
+    lines = ["name: mean", *HEAD, "  - {model: first, parameters: {weight: 1}}", "---"]
+    (folder / "recipe.yml").write_text("\n".join([*lines, *HEAD, model("mean", weight=1)]))
+    monkeypatch.setattr("mergelib.recipes.merge_files", None)
+    for output, overwrite, message in [
+        ("first", True, "is or holds an input"),
+        ("first/model.safetensors", True, "is or holds an input"),
+        ("a.safetensors", False, "exists; pass overwrite=True"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            ml.run_recipe(folder / "recipe.yml", folder / output, overwrite=overwrite)
+    assert (folder / "first" / "model.safetensors").read_bytes() == before
 
 
 def test_a_folder_is_no_recipe(tmp_path: Path) -> None:

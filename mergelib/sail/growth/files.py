@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from mergelib.inspection.companions import copy_needed
+from mergelib.inspection.companions import check_all, copy_needed, stamped
 from mergelib.io import AnyPath, Checkpoint, save_state_dict, staged
 from mergelib.parts import Parts
 from mergelib.problems.calling import tied_names
@@ -60,7 +60,7 @@ def grow_files(
             function, or the output exists (without ``overwrite``). Nothing is written then.
         ImportError: transformers is not installed.
     """
-    checkpoint, output = Checkpoint(source), Path(output)
+    stamps, checkpoint, output = stamped([source]), Checkpoint(source), Path(output)
     before, after = _config(source), copy.deepcopy(_config(target))
     for name in ("model_type", *_FUNCTION):
         old, new = getattr(before, name, None), getattr(after, name, None)
@@ -86,6 +86,7 @@ def grow_files(
         save_state_dict(state, folder / "model.safetensors", notes)
         after.save_pretrained(folder)
         checkpoint.check()
+        check_all(stamps)
     return output
 
 

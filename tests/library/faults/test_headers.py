@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from mergelib.compression import compress, load_compressed
 from mergelib.io import Checkpoint, save_state_dict
 from tests.library.faults.cases import mutate, tries
 from tests.library.io.test_io import assert_same
@@ -40,6 +41,28 @@ def test_mutated(tmp_path: Path, tries: int) -> None:
             assert_same(found, {key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
         read += 1
     assert read > tries / 50  # what was put to the test is not refused throughout
+
+
+@tries(150, 6000)
+def test_mutated_compressed_experts(tmp_path: Path, tries: int) -> None:
+    """Any byte: what is read is what was saved, or the file is refused by name."""
+    base = {"w": torch.zeros(6, 3), "b": torch.zeros(4)}
+    experts = {name: {key: torch.randn(t.shape) for key, t in base.items()} for name in "ab"}
+    saved, path = compress("emr", experts, pretrained=base), tmp_path / "bad.safetensors"
+    saved.save(path)
+    content, read = path.read_bytes(), 0
+    for seed in range(tries):
+        path.write_bytes(mutate(content, random.Random(seed)) if seed % 50 else content)
+        try:
+            found = load_compressed(path)
+        except ValueError as error:
+            if "bad.safetensors" not in str(error):
+                raise
+            continue
+        for task in "ab":
+            assert_same(found.expert(task), saved.expert(task))
+        read += 1
+    assert read >= tries // 50
 
 
 ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}

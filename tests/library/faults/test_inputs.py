@@ -4,8 +4,10 @@ import copy
 import os
 import pickle
 import random
+import re
 import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +18,19 @@ import torch
 from torch import Tensor
 
 from mergelib.io import Checkpoint, load_state_dict, save_state_dict
+from mergelib.io.files import InputFile
 from mergelib.merging import merge_tensors
 from mergelib.streaming import merge_files
-from tests.library.faults.cases import ended, in_child, make_state, tries, value_of
+from tests.library.faults.cases import (
+    DOORS,
+    Door,
+    ended,
+    in_child,
+    make_state,
+    mutate,
+    tries,
+    value_of,
+)
 from tests.library.faults.test_pickles import pack_again
 
 Change = Callable[[Path, Path], None]
@@ -156,6 +168,169 @@ def test_changed_at_random(tmp_path: Path, tries: int, kind: str) -> None:
     finally:
         os.kill(child, signal.SIGKILL)
         ended(child)
+
+
+def switch(link: Path, version: Path) -> None:
+    """Point a link at a new copy of a folder: all its files change in one step."""
+    copied = Path(tempfile.mkdtemp(dir=link.parent))
+    shutil.copytree(version, copied, dirs_exist_ok=True)
+    (copied.parent / "new").symlink_to(copied)
+    os.replace(copied.parent / "new", link)
+
+
+@pytest.fixture(params=DOORS)
+def door(request: pytest.FixtureRequest, tmp_path: Path) -> Door:
+    return made(request.param, tmp_path)
+
+
+def made(name: str, folder: Path) -> Door:
+    if "recipe" in name:
+        pytest.importorskip("yaml", reason="recipes need PyYAML, which a bare installation lacks")
+    for value in (1, 2):
+        DOORS[name].make(folder / str(value), value)
+    return DOORS[name]
+
+
+def outcome(door: Door, folder: Path) -> float | None:
+    """The value of a run on the inputs that a link names, or None if it is refused by name."""
+    output = folder / "place" / ("out" if door.folder else "out.safetensors")
+    shutil.rmtree(output.parent, ignore_errors=True)
+    said = ""
+    try:
+        door.run(folder / "in", output)
+    except (ValueError, FileNotFoundError) as error:
+        said = str(error)
+    if not said:
+        return value_of(output)
+    assert str(folder) in said
+    assert not output.parent.exists() or os.listdir(output.parent) == []
+    return None
+
+
+class Reads:
+    """Counts reads of files, and calls something before one of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+        opened, self.count, self.moment = InputFile.opened, 0, -1
+
+        def counted(file: InputFile) -> Any:
+            if self.count == self.moment:
+                act()
+            self.count += 1
+            return opened(file)
+
+        monkeypatch.setattr(InputFile, "opened", counted)
+
+    def total(self, door: Door, folder: Path) -> int:
+        """Run a door on an unchanged version, and return how often it reads."""
+        switch(folder / "in", folder / "1")
+        door.run(folder / "in", folder / ("first" if door.folder else "first.safetensors"))
+        return self.count
+
+    def outcome(self, moment: int, door: Door, folder: Path) -> float | None:
+        """What comes of a run if something happens before a read."""
+        switch(folder / "in", folder / "1")
+        self.count, self.moment = 0, moment
+        return outcome(door, folder)
+
+
+@tries(12, 200)
+def test_all_inputs_change_at_a_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: Door, tries: int
+) -> None:
+    """Before any read but the first there was one of the old version, so nothing is written.
+
+    The last reads compare the base once more under its real name, which no longer is what changes.
+    """
+    reads = Reads(monkeypatch, lambda: switch(tmp_path / "in", tmp_path / "2"))
+    total = reads.total(door, tmp_path)
+    for moment in random.Random(0).sample(range(1, total), min(tries, total - 1)):
+        expected = {None, 1} if moment > total - 4 else {None}
+        assert reads.outcome(moment, door, tmp_path) in expected, (moment, total)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("merge", "a/config.json"),
+        ("merge", "b/config.json"),
+        ("merge of adapters and bases", "a/adapter_config.json"),
+        ("merge of adapters and bases", "base/config.json"),
+        ("merge of FP8", "b/model.safetensors"),
+        ("merge_adapters", "c/adapter_config.json"),
+        ("run_recipe", "recipe.yml"),
+        ("run_recipe", "a/model.safetensors"),
+        ("run_recipe to a file", "a/config.json"),
+        ("compress", "base/model.safetensors"),
+        ("search", "twelve/model.safetensors"),
+        ("search", "base/config.json"),
+    ],
+)
+def test_one_input_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, file: str
+) -> None:
+    """Half-way, also one that is not read again, such as a configuration or a recipe."""
+    door, path = made(name, tmp_path), tmp_path / "in" / file
+
+    def change() -> None:
+        shutil.copyfile(path, tmp_path / "copy")
+        os.replace(tmp_path / "copy", path)  # even by what is equal: who knows
+
+    reads = Reads(monkeypatch, change)
+    total = reads.total(door, tmp_path)
+    assert reads.outcome(total // 2, door, tmp_path) is None
+    assert reads.outcome(-1, door, tmp_path) == 1
+
+
+@tries(3, 60)
+def test_all_inputs_change_at_random(tmp_path: Path, door: Door, tries: int) -> None:
+    """By another process, over and over."""
+    switch(tmp_path / "in", tmp_path / "1")
+    outcome(door, tmp_path)
+    start = time.perf_counter()
+    assert outcome(door, tmp_path) == 1
+    duration = time.perf_counter() - start
+
+    def disturb() -> None:
+        draw = random.Random(0)
+        while True:
+            switch(tmp_path / "in", tmp_path / draw.choice("12"))
+            time.sleep(draw.random() * 4 * duration)
+
+    child = in_child(disturb)
+    refused = merged = 0
+    try:
+        while refused + merged < tries or not (refused and merged):
+            value = outcome(door, tmp_path)
+            assert value in {None, 1, 2}
+            refused, merged = refused + (value is None), merged + (value is not None)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        ended(child)
+
+
+@tries(25, 300)
+def test_mutated_inputs(tmp_path: Path, door: Door, tries: int) -> None:
+    """Weights' headers, configurations and recipes: refused in words, or an output that loads."""
+    switch(tmp_path / "in", tmp_path / "1")
+    inputs = sorted(path for path in (tmp_path / "in").rglob("*") if path.is_file())
+    for seed in range(tries):
+        draw = random.Random(seed)
+        file = draw.choice(inputs)
+        content, limit = file.read_bytes(), None
+        if file.suffix == ".safetensors":
+            limit = 8 + int.from_bytes(content[:8], "little")
+        file.write_bytes(mutate(content, draw, limit))
+        output = tmp_path / ("out" if door.folder else "out.safetensors")
+        try:
+            door.run(tmp_path / "in", output)
+        except (ValueError, FileNotFoundError) as error:
+            if not re.search(rf"{tmp_path}|expert \d", str(error)):
+                raise
+        else:
+            weights = output / "adapter_model.safetensors"
+            assert Checkpoint(weights if weights.exists() else output).load()
+        file.write_bytes(content)
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def test_a_base_and_an_expert_that_are_swapped(count: int, place: int) -> None:
     swapped = {**named, f"expert {place}": base}
     (text,) = heard(lambda: ml.merge("ties", swapped, pretrained=experts[place]))
     assert text.startswith("the other experts and pretrained appear to be fine-tuned from expert")
-    assert text.endswith(f"check that pretrained and expert {place} are not swapped")
+    assert f"check that pretrained and expert {place} are not swapped, and" in text
 
 
 @pytest.mark.parametrize("cosine", [-0.5, 0.0, 0.3, 0.45, 0.7])
@@ -268,3 +268,17 @@ def test_the_first_checkpoint_of_a_run_is_no_expert_beside_the_second() -> None:
     later = ml.add(one, ml.subtract(two, base))
     (text,) = heard(lambda: ml.merge("ties", {"sft": one, "dpo": later}, pretrained=base))
     assert text.startswith("the other experts and pretrained appear to be fine-tuned from sft")
+    assert text.endswith("leave sft out if it is an earlier checkpoint of another expert")
+
+
+def test_a_swapped_base_and_an_earlier_checkpoint_have_the_same_geometry() -> None:
+    """So one warning names both: the distances of base, expert and other expert are equal."""
+
+    def distances(*models: State) -> Tensor:
+        bodies = torch.stack([model["body"].flatten() for model in models])
+        return torch.cdist(bodies, bodies)
+
+    base, one, two = family(2)
+    chain = distances(base, one, ml.add(one, ml.subtract(two, base)))
+    swapped = distances(one, base, two)
+    assert torch.allclose(chain, swapped, rtol=0.05)

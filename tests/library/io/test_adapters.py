@@ -284,9 +284,32 @@ def narrow(folder: Path) -> None:
     ml.save_state_dict(state | {key: state[key][:, :5]}, folder / "adapter_model.safetensors")
 
 
+def resized(a: tuple[int, ...], b: tuple[int, ...]) -> Callable[[Path], None]:
+    """Factors of any shapes, which safetensors can hold."""
+
+    def spoil(folder: Path) -> None:
+        state = ml.load_state_dict(folder / "adapter_model.safetensors")
+        for part, shape in (("A", a), ("B", b)):
+            state[f"base_model.model.q.lora_{part}.weight"] = torch.ones(shape)
+        ml.save_state_dict(state, folder / "adapter_model.safetensors")
+
+    return spoil
+
+
+def magnitude(folder: Path) -> None:
+    state = ml.load_state_dict(folder / "adapter_model.safetensors")
+    state["base_model.model.q.lora_magnitude_vector"] = torch.ones(1)
+    ml.save_state_dict(state, folder / "adapter_model.safetensors")
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
+        (resized((48,), (64,)), r"the adapter has A \[48\], B \[64\]"),
+        (resized((), ()), r"the adapter has A \[\], B \[\]"),
+        (resized((0, 12), (16, 0)), r"the adapter has A \[0, 12\], B \[16, 0\]"),
+        (resized((4, 12), (16, 4, 3)), r"the adapter has A \[4, 12\], B \[16, 4, 3\]"),
+        (magnitude, r"B \[16, 4\], magnitude_vector \[1\]|magnitude_vector \[1\]"),
         (damaged, r"adapter_config\.json cannot be read"),
         (without_weights, r"holds no adapter: expected adapter_model\.safetensors"),
         (of_another_model, "0 of 2 adapted tensors are in the base: .* the base has 'q.weight'"),
@@ -302,6 +325,29 @@ def test_what_does_not_fit_is_refused(
     spoil(folder)
     with pytest.raises(ValueError, match=message):
         ml.merge("average", [folder], pretrained=base)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"r": "4"}, "r is '4', expected an integer"),
+        ({"lora_alpha": "16"}, "lora_alpha is '16', expected a finite number"),
+        ({"alpha_pattern": ["q"]}, "alpha_pattern is "),
+        ({"alpha_pattern": {"q": None}}, "alpha_pattern is "),
+        ({"alpha_pattern": {"(q": 3}}, "missing "),
+        ({"modules_to_save": "head"}, "modules_to_save is 'head', expected a list"),
+    ],
+)
+def test_entries_of_another_kind_are_refused(
+    config: dict[str, Any], message: str, base: State, tmp_path: Path
+) -> None:
+    folder = adapter(tmp_path / "a", **config)
+    for call in (
+        lambda: ml.merge("average", [folder], pretrained=base),
+        lambda: ml.merge_adapters("average", [folder], tmp_path / "out"),
+    ):
+        with pytest.raises(ValueError, match=rf"adapter_config\.json cannot be read: .*{message}"):
+            call()
 
 
 @pytest.mark.parametrize(

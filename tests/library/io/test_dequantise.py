@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mergelib.io import Checkpoint
 from mergelib.io.files import InputFile
 from mergelib.parts import Parts
 from mergelib.streaming import provenance
+from tests.library.faults.test_pickles import pack_again
 from tests.library.streaming.cases import assert_same
 
 State = dict[str, Tensor]
@@ -272,3 +274,56 @@ def test_files_without_quantised_weights(tmp_path: Path) -> None:
     """Scales of other weights are tensors like all."""
     state = {"w.weight": draw(3, 3), "w.weight_scale": draw(3, 1), "a.input_scale": draw(1)}
     assert_same(read(tmp_path, state), state)
+
+
+QUANTISED = BF16 | {"w.weight": draw(130, 6).to(FP8), "w.weight_scale_inv": draw(2, 1).exp()}
+QUANTISED |= mxfp4(2, 3, 1)
+
+
+def test_state_dicts_in_memory(tmp_path: Path) -> None:
+    """As a file that holds them; the input is left as it is, and a merge takes the result."""
+    before = {key: value.clone() for key, value in QUANTISED.items()}
+    found = ml.dequantise(QUANTISED)
+    assert_same(found, read(tmp_path, QUANTISED))
+    assert found["embed.weight"] is QUANTISED["embed.weight"]
+    assert_same(ml.dequantise(found), found)
+    with pytest.raises(ValueError, match=r"in memory, mergelib\.dequantise does it"):
+        ml.merge("average", [QUANTISED, QUANTISED])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert_same(ml.merge("average", [found, found]), found)
+    assert_same(QUANTISED, before)
+    with pytest.raises(ValueError, match="state: scales 'w_scale' of shape"):
+        ml.dequantise({"w": draw(6, 5).to(FP8), "w_scale": torch.ones(3, 2)})
+
+
+@pytest.mark.parametrize("deflated", [[], ["data/1"], ["data/2"], ["data/1", "data/2"]])
+def test_pickles_that_are_compressed(deflated: list[str], tmp_path: Path) -> None:
+    """Whose codes, scales or both are in memory once the file is open."""
+    torch.save(QUANTISED, tmp_path / "a.pt")
+    pack_again(tmp_path / "a.pt", lambda name: name.partition("/")[2] in deflated)
+    found = ml.load_state_dict(tmp_path / "a.pt", dequantise=True)
+    assert_same(found, ml.dequantise(QUANTISED))
+
+
+ALONE: dict[str, State] = {
+    "w.weight": {"w.weight": draw(2, 2).to(FP8), "w.weight_scale_inv": torch.ones(1, 1)},
+    "w.weight ": {"w.weight ": draw(2, 2).to(torch.float8_e5m2), "w.weight_scale": torch.ones(1)},
+    "w_blocks": {"w_blocks": torch.zeros(1, 2, 1, 16).byte(), "w_scales": torch.ones(1, 2, 1)},
+    "l.qweight": {"l.qweight": torch.ones(4, 4).int(), "l.scales": torch.ones(1, 4)},
+    "l.weight": {"l.weight": torch.ones(8, 1).byte(), "l.weight.absmax": torch.ones(1)},
+    "m.weight": {"m.weight": torch.ones(8, 2, dtype=torch.int8), "m.SCB": torch.ones(8)},
+    "l.W_q": {"l.W_q": torch.ones(8, 4).byte(), "l.zero": torch.ones(8, 1)},
+}
+
+
+@pytest.mark.parametrize("key", ALONE)
+def test_scales_are_not_merged_without_their_weights(key: str, tmp_path: Path) -> None:
+    """To leave out what a message names would average the scales alone."""
+    states = [{**BF16, **ALONE[key], "l.bias": draw(4, seed=seed)} for seed in (0, 1)]
+    (scales,) = ALONE[key].keys() - {key}
+    message = re.escape(f"expert 0[{scales!r}] belongs to the quantised weights {key!r}")
+    with pytest.raises(ValueError, match=message):
+        ml.merge("average", states, exclude=key)
+    merged = ml.merge("average", states, exclude=[key, scales])
+    assert torch.equal(merged["l.bias"], (draw(4, seed=0) + draw(4, seed=1)) / 2)

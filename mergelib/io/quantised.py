@@ -1,4 +1,4 @@
-"""Dequantise FP8 and MXFP4 weights, one tensor at a time, when they are read."""
+"""Dequantise FP8 and MXFP4 weights: those of files one at a time, when they are read."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -10,6 +10,7 @@ from torch import Tensor
 from mergelib.io.files import Place
 from mergelib.io.pickles import Entry
 from mergelib.messages.refusals import scales_of
+from mergelib.statedict import StateDict
 
 _SIDE = 128  # of the blocks that share a scale, as DeepSeek's
 _INPUTS = re.compile(r"(^|[._])(input|output|activation|[qkv])_scale$")  # not of weights
@@ -29,16 +30,36 @@ class Scaled(Place):
         return self.product(self.codes.read(), self.scales.read(), self.dtype)
 
 
-def dequantised(entries: Mapping[str, Entry]) -> dict[str, tuple[str, Entry]]:
+def dequantise(state: StateDict) -> dict[str, Tensor]:
+    """Return a state dict in memory with FP8 and MXFP4 weights multiplied by their scales.
+
+    It has what `mergelib.load_state_dict` reads from a file with ``dequantise=True``: weights in
+    bfloat16 (float16 if the scales are), without scales. Other tensors are returned as they are.
+
+    >>> codes = torch.ones(2, 2).to(torch.float8_e4m3fn)
+    >>> dequantise({"w": codes, "w_scale": torch.tensor([[1.0], [3.0]])})["w"].tolist()
+    [[1.0, 1.0], [3.0, 3.0]]
+
+    Raises:
+        ValueError: if scales do not fit their weights.
+    """
+    return {name: _value(entry) for name, entry in dequantised(state, "state").values()}
+
+
+def _value(entry: Entry) -> Tensor:
+    return entry.read() if isinstance(entry, Place) else entry
+
+
+def dequantised(entries: Mapping[str, Entry], where: object) -> dict[str, tuple[str, Entry]]:
     """Return what remains of a checkpoint by stored key: its new name, and codes with scales.
 
-    The dtype is float16 where scales are, else bfloat16. Scales that do not fit are a ValueError.
+    The dtype is float16 where scales are, else bfloat16. Scales that do not fit are a ValueError,
+    which names ``where`` they are.
     """
     pairs = {key: found for key in entries if (found := scales_of(key, entries))}
     result = {key: (key, e) for key, e in entries.items() if not (pairs and _INPUTS.search(key))}
     for key, scale in pairs.items():
         codes, scales = entries[key], result.pop(scale)[1]
-        assert isinstance(codes, Place) and isinstance(scales, Place)  # noqa: PT018
         one, other = (torch.empty(e.shape, dtype=e.dtype, device="meta") for e in (codes, scales))
         dtype = torch.float16 if scales.dtype == torch.float16 else torch.bfloat16
         product = _mxfp4 if codes.dtype == torch.uint8 else _fp8
@@ -46,12 +67,16 @@ def dequantised(entries: Mapping[str, Entry]) -> dict[str, tuple[str, Entry]]:
             shape = tuple(product(one, other, dtype).shape)
         except (RuntimeError, IndexError):
             raise ValueError(
-                f"{codes.file.path}: scales {scale!r} of shape {list(scales.shape)} do not fit "
+                f"{where}: scales {scale!r} of shape {list(scales.shape)} do not fit "
                 f"{key!r} of shape {list(codes.shape)}"
             ) from None
-        place = (codes.file, dtype, shape, codes.start, codes.end)
-        scaled = Scaled(*place, codes=codes, scales=scales, product=product)
-        result[key] = key.removesuffix("_blocks"), scaled
+        new: Entry
+        if isinstance(codes, Place) and isinstance(scales, Place):
+            place = (codes.file, dtype, shape, codes.start, codes.end)
+            new = Scaled(*place, codes=codes, scales=scales, product=product)
+        else:  # in memory, as those of a compressed pickle
+            new = product(_value(codes), _value(scales), dtype)
+        result[key] = key.removesuffix("_blocks"), new
     return result
 
 
