@@ -57,7 +57,7 @@ def test_the_rows_of_every_method_are_in_the_leaderboard() -> None:
         "svc",
         "subspace_boosting",
         "regmean_plusplus",
-    }  # not measured
+    }  # not in the leaderboard
     for name in {*METHODS} - without:
         assert {*reference.ROWS.get(name, (name,))} <= measured, name
     assert not measured & without
