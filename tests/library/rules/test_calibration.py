@@ -201,6 +201,7 @@ def test_a_result_is_rounded_once(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("method", method_names())
 def test_files_equal_memory_and_their_recipe_runs_again(method: str, tmp_path: Path) -> None:
+    pytest.importorskip("yaml", reason="recipes need PyYAML, which a bare installation lacks")
     paths, models = [], []
     for i, each in enumerate(matrices(8, 6, count=2 if "slerp" in method else 3)):
         models.append({"layer.weight": each, "layer.bias": each[:, 0].clone()})
@@ -233,7 +234,7 @@ def test_a_search_does_not_interpolate() -> None:
     assert found.score == 0
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_what_is_refused() -> None:
     base, experts = states(4, 4)
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("svc", {}, "it calibrates a merge: add it to a method's name, as in 'ties\\+svc'"),
@@ -257,6 +258,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ml.merge("ties", experts, pretrained=base, svc_alpha=1.0)
     with pytest.raises(ValueError, match="unknown method 'regmean\\+svc'; did you mean 'regmean'"):
         ml.adapt("regmean+svc", experts, pretrained=base, model=nn.Linear(4, 4), data={})
+
+
+def test_a_recipe_with_an_unknown_calibration_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("yaml", reason="recipes need PyYAML, which a bare installation lacks")
     (tmp_path / "r.yml").write_text("merge_method: ties+swc\nmodels:\n  - model: a\n")
     with pytest.raises(ValueError, match=r"line 1: no method 'ties\+swc' here"):
         recipes.run_recipe(tmp_path / "r.yml", tmp_path / "out")
