@@ -136,7 +136,7 @@ figure.suptitle(title, fontsize=13, weight="bold", x=0.01, ha="left")
 plt.show()
 
 
-# %% tags=["remove-input"]
+# %% tags=["remove-cell"]
 def text(row, digits=1):
     """Format a mean with its interval across seeds."""
     return plus_minus(row["mean"], row["half_width"], digits).replace("-", "−")
@@ -154,6 +154,8 @@ gains = {
 stops_tuned, stops_glyphs = (
     paired(table, {"": (PUBLISHED, CLOSED)}).iloc[0] for table in (tuned, glyphs)
 )
+
+# %% tags=["remove-input"]
 display(
     Markdown(f"""
 * **WUDI, a rule of 2025, is RegMean without data, and has a closed form.** Its paper takes 300 steps of Adam towards it. On the smaller ViT they leave
