@@ -240,7 +240,7 @@ rows = [
 ]
 table = pd.DataFrame(rows).groupby(["parameter", "shape", "full rank"], sort=False).sum()
 table["fraction"] = (table["parameters"] / counted).map("{:.1%}".format)
-table.sort_values("parameters", ascending=False).reset_index()
+table.sort_values("parameters", ascending=False).reset_index(["shape", "full rank"])
 
 # %% [markdown]
 # ## Pretraining uses related data, but none of the tasks
