@@ -255,9 +255,9 @@ for (_, *where), name in SHOWN.items():
     for modality, words in networks.items():
         key = (modality, *where)
         if key in saved.index:
-            rows.setdefault(name, {})[f"{words}, steps"] = text(saved.loc[key], 0)
+            rows.setdefault(name, {})[words] = text(saved.loc[key], 0)
 pd.DataFrame.from_dict(rows, orient="index").fillna("–").rename_axis(
-    "saved at the lowest common loss"
+    "steps saved at the lowest common loss"
 )
 
 # %% tags=["remove-input"]

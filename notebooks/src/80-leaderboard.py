@@ -215,20 +215,21 @@ display(HTML(shown.to_html()))
 #
 # The same merges of eight models by this library and by another one, each in a process with one thread and at most 16 GB: the least of three measurements.
 # FusionBench {cite}`tang2024fusionbench` merges modules in memory, here ViT-B/32; mergekit {cite}`goddard2024arcee` merges folders, here of a Llama with 12
-# blocks of width 768. The machine's other core did other work meanwhile.
+# blocks of width 768. MB are what the call adds to the memory. The machine's other core did other work meanwhile.
 
 # %% tags=["remove-input"]
 peers = load_table("peers-speed").query("program != 'floor'")
 peers["side"] = peers["program"].where(peers["program"] == "mergelib", "other")
 least = peers.groupby(["case", "method", "side"], sort=False)[["seconds", "peak_bytes"]].min()
 ended = peers.groupby(["case", "method"], sort=False)["ended"].first()
-shown = pd.DataFrame({"other program": {"memory": "FusionBench", "files": "mergekit"}})
-shown = shown.loc[[case for case, _ in ended.index]].set_axis(ended.index)
-for words, column, unit in (("seconds", "seconds", 1), ("additional MB", "peak_bytes", 1e-6)):
+shown = pd.DataFrame(index=ended.index)
+for words, column, unit in (("s", "seconds", 1), ("MB", "peak_bytes", 1e-6)):
     for where, side in (("here", "mergelib"), ("there", "other")):
         values = (unit * least.xs(side, level="side")[column]).reindex(ended.index)
         texts = values.map(("{:.1f}" if unit == 1 else "{:,.0f}").format)
         shown[f"{words} {where}"] = texts.where(values.notna(), ended)
+THERE = {"memory": "modules (FusionBench)", "files": "files (mergekit)"}
+shown = shown.rename(index=THERE, level=0).rename(index=plots.label, level=1)
 display(HTML(shown.rename_axis([None, None]).to_html()))
 
 # %% tags=["remove-input"]
