@@ -214,7 +214,7 @@ WANTED = {
     "fold-convolutions": "book/merge-your-own",
     "breadcrumbs": "book/methods-map",
     "learn_growth": "book/api",
-    "any-code": "book/command-line",
+    "install-completion": "book/command-line",
     "lacks key": "book/errors",
     "have nothing in common": "book/errors",
 }
