@@ -145,13 +145,13 @@ def merge_files(
     check_device(device)
     written = as_dtype(dtype)
     chosen, models = get_method(method), named(experts)
-    stamps = stamped([pretrained, *models.values()])
+    stamps = stamped(models.values())
     pretrained = resolve_base(models, pretrained)
+    stamps += stamped([pretrained])
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     parts = Parts(include, exclude, missing, rename, nan)
     memory = Memory()
     how: dict[str, Any] = {"memory": memory, "dequantise": dequantise}
-    stamps += stamped([pretrained])
     base = None if pretrained is None else open_model(pretrained, **how)
     checkpoints = {name: open_model(path, base, **how) for name, path in models.items()}
     inputs = checkpoints if base is None else {"pretrained": base, **checkpoints}

@@ -14,7 +14,7 @@ from mergebook.suites.families import FAMILIES
 ROOT = Path(mergelib.__file__).parents[1]
 FILES = [file for name in ("mergelib", "mergebook") for file in (ROOT / name).rglob("*.py")]
 LONGEST_FILE = 400
-MOST_LINES = {"mergelib": 17_963, "mergebook": 20_246}
+MOST_LINES = {"mergelib": 17_962, "mergebook": 20_245}
 # A private dialect, where the field says: a number of, the same, again, rarely, must, so that not.
 DIALECT = re.compile(
     r"\b(so many|likewise|anew|seldom|shall|lest|whoever|whence|a row a|as of `)\b"
@@ -44,9 +44,7 @@ def test_no_file_is_long() -> None:
 def test_the_packages_only_shrink(package: str) -> None:
     """A ratchet: whoever shortens a package lowers its number.
 
-    Only what users of the library ask for raises one; the commit that raises it says for what. The
-    last time it was that inputs which change or are damaged are refused wherever they are read, and
-    that quantised weights in memory are dequantised.
+    Only what users of the library ask for raises one; the commit that raises it says for what.
     """
     count = sum(lines(file) for file in (ROOT / package).rglob("*.py"))
     assert count <= MOST_LINES[package]

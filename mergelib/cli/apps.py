@@ -62,10 +62,8 @@ class WithSettings(typer.core.TyperCommand):
         own = {text for option in self.get_params(ctx) for text in option.opts}
         for name, _, value in (text.partition("=") for text in args if text[:2] == "--"):
             setting = name[2:].replace("-", "_")
-            families = ("rule", "calibration")
-            each = ((method, family) for family in families for method in method_names(family))
-            known = (get_method(*method).hyperparameters for method in each)
-            if name not in own and any(setting in names for names in known):
+            known = [get_method(m, f) for f in ("rule", "calibration") for m in method_names(f)]
+            if name not in own and any(setting in method.hyperparameters for method in known):
                 value = value or "".join(args[args.index(name) + 1 :][:1])
                 raise ValueError(f"no such option: {name}; pass --set {setting}={value}")
         return super().parse_args(ctx, args)

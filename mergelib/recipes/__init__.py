@@ -31,7 +31,7 @@ from mergelib.recipes.mergekit import (
     PerModel,
     patterns_of,
 )
-from mergelib.registry import method_names
+from mergelib.registry import get_method, method_names
 from mergelib.settings import depths
 from mergelib.statedict import StateDict, is_kernel, layout_of
 from mergelib.streaming import check_apart, check_output, merge_files
@@ -214,12 +214,13 @@ def _step(content: Lines, path: Path, line: int) -> Step:
     method = content["merge_method"].removeprefix(NATIVE)
     as_here = content["merge_method"] != method  # the parameters have our names
     native = as_here or method not in TRANSLATED
-    first, plus, last = method.partition("+")
-    known_here = first in method_names() and (not plus or last in method_names("calibration"))
-    if not (known_here if native else method in TRANSLATED):
+    try:
+        if native:
+            get_method(method)
+    except ValueError:
         known = [*TRANSLATED, *(name for name in method_names() if name not in TRANSLATED)]
         at = content.lines["merge_method"]
-        raise fault(f"no method {method!r} here; there are: {', '.join(known)}", at)
+        raise fault(f"no method {method!r} here; there are: {', '.join(known)}", at) from None
     every = as_here or method == "linear"
     own = [(name, values) for name, values in models if name != base or every]
     if method == "passthrough" and len(own) > 1:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
-from mergebook.sail.measure.text import described, divided, mixed, texts_of
+from mergebook.sail.measure.text import FACTORS, described, divided, mixed, texts_of
 from mergebook.sail.measure.training import Corpus, State, Texts, load_corpus, planned
 from mergebook.suites.models import GPT, to_tokens
 from mergelib import merge, shrink
@@ -24,7 +24,6 @@ from mergelib.training import seeded
 
 OTHERS = ("wikitext2_test", "don_quijote_es", "names")
 SHARES = (0.4, 0.3, 0.2, 0.1)  # of the texts in the target, rotated by the seed
-FACTORS = (1 / 3, 1.0, 3.0)  # of the rate, of which every start has its best
 SHRUNK_ON = 256  # windows that tell the activations
 
 
