@@ -97,8 +97,10 @@ def search(
         grid = {"scale": [float(f"{usual * factor:.3g}") for factor in AROUND]}
     if empty := [name for name, values in grid.items() if not values]:
         raise ValueError(f"the grid has no values for {empty[0]!r}")
-    stamps = stamped([pretrained, *named(experts).values()])
-    pretrained = resolve_base(named(experts), pretrained)
+    models = named(experts)
+    stamps = stamped(models.values())
+    pretrained = resolve_base(models, pretrained)
+    stamps += stamped([pretrained])
     for point in points(grid):
         chosen.check(point, pretrained=pretrained is not None)
 

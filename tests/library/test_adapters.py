@@ -351,6 +351,22 @@ def test_outputs(tmp_path: Path) -> None:
         ml.merge_adapters("average", [one], out)
 
 
+def test_a_search_notices_a_change_of_the_base_that_adapters_name(tmp_path: Path) -> None:
+    folder = tmp_path / "named"
+    one = adapter(tmp_path / "a", {"q": 2}, 1, base_model_name_or_path=str(folder))
+
+    def write(value: float) -> float:
+        weights = {f"{name}.weight": draw(*shape) + value for name, shape in SHAPES.items()}
+        ml.save_state_dict(weights, folder / "model.safetensors")
+        return value
+
+    write(0.0)
+    how: dict[str, Any] = {"grid": {"scale": [0.3, 0.5]}}
+    ml.search("task_arithmetic", [one], score=lambda _: 0.0, **how)
+    with pytest.raises(ValueError, match="changed"):
+        ml.search("task_arithmetic", [one], score=lambda _: write(1.0), **how)
+
+
 def test_bases_are_compared_and_named(base: State, tmp_path: Path) -> None:
     place = str(tmp_path / "base.safetensors")
     one = adapter(tmp_path / "a", {"q": 2}, 1, base_model_name_or_path="org/model")
