@@ -320,7 +320,7 @@ off = (weights["theorem"] - weights["share"]).abs()
 assert above["mean"].drop(["scratch0", "longer1", "larger1"], level="row").abs().max() < 0.03
 display(
     Markdown(f"""
-Theorem 3 finds the shares within {off.max():.2f}, and its average of four sources ends {text(above.loc[("shared", "theorem4")], 3)} nats above the nearest
+Theorem 3 finds the texts' shares within {off.max():.2f}, and its average of four sources ends {text(above.loc[("shared", "theorem4")], 3)} nats above the nearest
 source. The nearest source ends {text(-above.loc[("shared", "longer1")] * [1, -1], 3)} nats lower if it is trained as long as all four together. Checkpoints of one training share
 their data, so Theorem 3 does not choose between them.
 """)

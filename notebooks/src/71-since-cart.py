@@ -264,9 +264,11 @@ With a ridge, WUDI less CART is {at["with a ridge", "MiniLM", "CART"]} points on
 # (since-calibration)=
 # ## Corrections of a merge, and RegMean++
 #
-# *Singular value calibration* (SVC) {cite}`li2026when` shrinks a merged singular direction that several experts share, because a sum counts it once for each.
-# *Subspace boosting* {cite}`skorobogat2025subspace` raises small singular values to the first ones that together have a share $\beta$ of their sum. With the published $\beta = 0.01$
-# the largest one alone has this share in every matrix of at most 100 rows or columns, so that all become equal, as by Iso-C. *RegMean++* {cite}`nguyen2026regmean` is RegMean with inputs
+# *Singular value calibration* (SVC) {cite}`li2026when` shrinks the singular values of merged directions that several experts share, because a sum
+# counts these once for each expert.
+# *Subspace boosting* {cite}`skorobogat2025subspace` takes the largest singular values until their sum is a share $\beta$ of the sum of all, and
+# raises all others to the last one taken. With the published $\beta = 0.01$ the largest alone reaches this share in every matrix of at most 100 rows
+# or columns, so that all become equal, as with Iso-C. *RegMean++* {cite}`nguyen2026regmean` is RegMean with inputs
 # computed by the layers that are merged already. The figure shows what each adds.
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "SVC changes nothing detectable, and subspace boosting adds up to five points to task arithmetic. Test accuracy with a correction less that without it, or of RegMean++ less RegMean; scales chosen on validation data, at the published α = 1 and β = 0.01. 95 % intervals across seeds (five on the smaller ViT, three on glyphs), and across seeds and tasks.", "name": "fig-since-calibration"}, "image": {"alt": "Seven rows with two markers each. SVC on task arithmetic, TIES, CART and TSV lies within half a point of zero. Boosting adds 4 and 5 points to task arithmetic and 1 and 4 to TIES. RegMean++ less RegMean is within a point of zero."}}
@@ -288,8 +290,8 @@ for name in ("vision8-boosting-vit_small", "glyphs8-boosting"):
     isotropic.append(paired(table, both).iloc[0])
 display(
     Markdown(f"""
-On the smaller ViT and the ViT on glyphs, boosting adds {shown_at("boosting on task arithmetic")} points to task arithmetic, and then is {" and ".join(map(text, isotropic))} points from Iso-C, which
-gives every singular value the mean instead of the largest. SVC adds {shown_at("SVC on task arithmetic")} points to task arithmetic and {shown_at("SVC on CART")} to CART. RegMean++ less RegMean is {shown_at("RegMean++ over RegMean")} points.
+On the smaller ViT and the ViT on glyphs, boosting adds {shown_at("boosting on task arithmetic")} points to task arithmetic.
+The result less Iso-C, which gives every singular value the mean instead of the largest, is {" and ".join(map(text, isotropic))} points. SVC adds {shown_at("SVC on task arithmetic")} points to task arithmetic and {shown_at("SVC on CART")} to CART. RegMean++ less RegMean is {shown_at("RegMean++ over RegMean")} points.
 """)
 )
 

@@ -213,7 +213,8 @@ display(HTML(shown.to_html()))
 # %% [markdown]
 # ### Beside FusionBench and mergekit
 #
-# The same merges of eight models by this library and by another one, each in a process with one thread and at most 16 GB: the least of three measurements.
+# The table compares merges of eight models by this library and by another one, each in a process with one thread and at most 16 GB. Numbers are the
+# least of three measurements.
 # FusionBench {cite}`tang2024fusionbench` merges modules in memory, here ViT-B/32; mergekit {cite}`goddard2024arcee` merges folders, here of a Llama with 12
 # blocks of width 768. MB are what the call adds to the memory. The machine's other core did other work meanwhile.
 
