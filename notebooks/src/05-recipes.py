@@ -103,14 +103,14 @@ def close(one, other, tolerance=1e-5):
 # (recipe-language)=
 # ## Merge two fine-tuned language models
 #
-# The folders may be sharded differently and have different dtypes. mergelib computes in float32 and rounds once, to `--dtype`.
+# The experts' folders may be sharded differently and have different dtypes. mergelib computes in float32 and rounds once, to `--dtype`.
 # `mergelib inspect` reports what a merge would refuse, here the added token, and suggests a command. `--tokenizer union` matches
-# rows by token and keeps the rows of tokens that only one model has. The scale 0.5 is only an example: test it on both tasks, and
-# compare with the base ([](../book/which-method.md)). `--chat-template experts` copies the chat template that the experts share.
+# rows by token and keeps the rows of tokens that only one model has. For two experts start at a scale of 1, test it on both tasks, and compare with
+# the base ([](../book/which-method.md)). `--chat-template experts` copies the chat template that the experts share.
 #
 # ```bash
 # mergelib inspect maths/ code/ -p base/
-# mergelib merge task_arithmetic maths/ code/ -p base/ -o chat/ --set scale=0.5 \
+# mergelib merge task_arithmetic maths/ code/ -p base/ -o chat/ --set scale=1 \
 #   --tokenizer union --dtype bfloat16 --max-shard-size 5GB
 # ```
 
@@ -135,14 +135,14 @@ import mergelib as ml
 
 options = {"tokenizer": "union", "dtype": "bfloat16", "max_shard_size": "10KB"}
 experts = ["maths", "code"]
-ml.merge_files("task_arithmetic", experts, "chat", pretrained="base", scale=0.5, **options)
+ml.merge_files("task_arithmetic", experts, "chat", pretrained="base", scale=1, **options)
 
 chat = AutoModelForCausalLM.from_pretrained("chat").float()
 by_hand = AutoModelForCausalLM.from_pretrained("code").float()
 base, maths = map(ml.load_state_dict, ("base", "maths"))
 for key, code in by_hand.state_dict().items():
     code = code[: len(base[key])]  # all rows but that of <call>
-    code.copy_(base[key] + 0.5 * (maths[key] - base[key]) + 0.5 * (code - base[key]))
+    code.copy_(maths[key] + code - base[key])
 print("tokens:", chat.config.vocab_size, "shards:", len([*Path("chat").glob("*.safetensors")]))
 print(
     "logits equal those of a merge by hand:", close(chat(text).logits, by_hand(text).logits, 0.03)
@@ -246,7 +246,7 @@ for name, features in {"measured": cars.forward_features(images), "averaged": av
 # warning. Choose the scale on your own retrieval or similarity scores, as [below](#recipe-search).
 #
 # ```bash
-# mergelib merge task_arithmetic news/ law/ -p encoder/ -o search/ --set scale=0.3
+# mergelib merge task_arithmetic news/ law/ -p encoder/ -o search/ --set scale=1
 # ```
 
 # %% tags=["hide-input"]
@@ -261,12 +261,12 @@ for number, name in enumerate(("encoder", "news", "law")):
     moved(encoder, number).save(name)
 
 # %% tags=["nbval-check-output"]
-ml.merge_files("task_arithmetic", ["news", "law"], "search", pretrained="encoder", scale=0.3)
+ml.merge_files("task_arithmetic", ["news", "law"], "search", pretrained="encoder", scale=1)
 
 folders = ["encoder", "news", "law", "search"]
 by_hand, news, law, merged = (SentenceTransformer(name, device="cpu") for name in folders)
 for weight, one, two in zip(by_hand.parameters(), news.parameters(), law.parameters()):
-    weight.data += 0.3 * (one.data - weight.data) + 0.3 * (two.data - weight.data)
+    weight.data += one.data - weight.data + two.data - weight.data
 sentences = ["the cat sees two", "one dog"]
 vectors = merged.encode(sentences)
 print("embeddings equal those computed by hand:", close(vectors, by_hand.encode(sentences)))
@@ -295,7 +295,7 @@ models:
     parameters:
       weight:
         - {filter: mlp, value: 0.7}
-        - value: [0.2, 0.4] # over the layers
+        - value: [0.2, 0.4] # from the first layer to the last
 """
 Path("recipe.yml").write_text(RECIPE)
 display(Markdown(f"```yaml{RECIPE}```"))
@@ -323,8 +323,7 @@ print("logits equal those computed by hand:", close(merged(short).logits, by_han
 #
 # `ml.search` merges in memory with every value of a grid and keeps the best by your score, here the accuracy on 50 images of each
 # of two tasks. It extends the grid if the best value is at one of its ends. Any function of a state dict can be the score, such as
-# one that calls `model.load_state_dict(state)` first. That of the best candidate is too optimistic, so report the accuracy on other
-# examples ([](24-choosing-checking-reporting)).
+# one that calls `model.load_state_dict(state)` first. The score of the best candidate is too optimistic, so report the accuracy on other examples ([](24-choosing-checking-reporting)).
 
 # %% tags=["hide-input"]
 digits = load_digits()
