@@ -636,10 +636,11 @@ for name, column in COLUMNS.items():
         title: interval(validation.query(rule)["accuracy"] - tuned)
         for title, rule in DEFAULTS.items()
     }
-    tested = load_table(f"{name}-procedures")
+    parts = [load_table(f"{name}-procedures")]
+    if name == "imagenet8":
+        parts.append(load_table(f"{name}-procedures-others"))
+    tested = pd.concat(parts).drop_duplicates(["seed", "task", "method"])
     tested["accuracy"] *= 100
-    if "surgery" not in set(tested["method"]):
-        tested = load_table(f"{name}-procedures-others")
     for title, method in LEARNED.items():
         row = difference(method, "task_arithmetic", tested)
         unlabelled[column][title] = row["mean"], row["half_width"]
@@ -719,7 +720,8 @@ STATED = {
 for pair, words in STATED.items():
     assert (seeds(difference(*pair)), others(difference(*pair))) == words
 means = unlabelled.map(lambda pair: pair[0])
-assert (means.idxmax() == "TSV, scale 1").all()
+assert (means.drop("Surgery on the average").idxmax() == "TSV, scale 1").all()
+assert means.loc["Surgery on the average"].round().tolist() == [9, 1, -4]
 behind = means.loc["TSV, scale 1"] - means.loc["CART, rank 8 %, scale 1"]
 assert list(behind.round(0)) == [2, 1, 5]
 seconds = load_table("vision8-procedures", "cost").query("method == 'surgery'")["seconds"]

@@ -272,7 +272,7 @@ stored.rename_axis(columns=["", "points lost"]).round(1)
 # ```{admonition} Takeaway: choose on 20 or more labelled examples per task
 # :class: tip
 # On this suite, with 20 examples per task, TSV's chosen scale loses about 0.7 points on average, and about 2 in one
-# draw of ten. With five, a choice is no better than the default.
+# draw of ten. With five, a choice is not better than the default.
 # ```
 #
 # ## Report the accuracy on other examples
