@@ -98,12 +98,15 @@ bench: $(READY) ## time rules, CoGraM and stacked networks, and measure the memo
 	$(BIN)/python -m benchmarks.cogram
 	$(BIN)/python -m benchmarks.stacking
 
+# Studies, and entries of mergebook/results.toml whose settings are measured on another suite.
+TABLE_1 = baselines adaptation fresh_heads glyphs8-since-ridge glyphs8-boosting glyphs8-svc
+
 table1: $(READY) ## CART's Table 1 with CLIP's towers (a network and a GPU; DEVICE=cuda)
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(addprefix -c ,$(CONSTRAINTS)) -e ".[hub]"
 	for model in clip-vit-base-patch32 clip-vit-large-patch14; do for suite in clip8 clip14 clip20; do \
-		for study in baselines adaptation; do \
+		for study in $(TABLE_1); do \
 		$(BIN)/mergebook measure $$study --suite $$suite --model $$model --seeds 1 --device $(DEVICE) \
-			-o results/$$suite-$$study-$$model.json || exit 1; \
+			-o results/$$suite-$${study#glyphs8-}-$$model.json || exit 1; \
 	done; done; done
 
 constraints: $(READY) ## write the versions in .venv to constraints.txt, and the oldest beside it

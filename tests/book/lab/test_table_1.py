@@ -1,0 +1,27 @@
+"""`make table1` measures rules and studies on CLIP; here each of them on a tiny network."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from mergebook.lab.catalogue import planned
+from mergebook.suites.types import Zoo
+
+MAKEFILE = Path(__file__).parents[3] / "Makefile"
+(STUDIES,) = re.findall(r"^TABLE_1 = (.*)$", MAKEFILE.read_text(encoding="utf-8"), re.MULTILINE)
+SMALLER = {"adaptation": {"steps": 2}, "fresh_heads": {"shots": [2]}}  # settings
+
+
+@pytest.mark.parametrize("name", STUDIES.split())
+def test_every_study_of_table_1_runs_on_any_suite(name: str, tiny_zoo: Zoo) -> None:
+    plan = planned(name, "clip8")
+    (run, *_) = plan.runs()
+    assert run.suite == "clip8"
+    tables = run.study.function(tiny_zoo, **{**run.settings, **SMALLER.get(name, {})})
+    test = pd.DataFrame(tables["test"])
+    assert {*test["task"]} == {*tiny_zoo.suite.tasks}
+    assert test["accuracy"].between(0, 1).all()
+    later = plan.settings.get("grids", {})
+    assert {*later} <= {*test["method"]}
