@@ -54,6 +54,7 @@ METHODS: dict[str, tuple[str, str | None]] = {
     "fisher": ("Fisher", None),
     "regmean": ("RegMean", None),
     "regmean_plusplus": ("RegMean++", None),
+    "esm": ("ESM", None),
     "adamerging": ("AdaMerging", None),
     "adarank": ("AdaRank", None),
     "concrete": ("Concrete", None),

@@ -44,10 +44,7 @@ def iso_c(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 1.0) 
     Hyperparameters:
         scale: λ on the merged task matrix.
     """
-    total = _total(experts, pretrained)
-    factor = polar_factor(total)
-    mean = torch.dot(factor.flatten(), total.flatten()) / min(total.shape)
-    return torch.addcmul(pretrained, factor, scale * mean)  # ⟨UVᵀ, USVᵀ⟩ is the trace of S
+    return torch.add(pretrained, isotropic(_total(experts, pretrained)), alpha=scale)
 
 
 @rule(paper="marczak2025task", elsewhere=average, affine_in="scale")
@@ -81,6 +78,13 @@ def iso_cts(
         parts.append(truncated_svd(task_matrix, count))
     u, s, vh = _side_by_side(parts)
     return pretrained + scale * s.mean() * polar_factor(u) @ polar_factor(vh)
+
+
+def isotropic(matrix: Tensor) -> Tensor:
+    """Return σ̄ U Vᵀ of U S Vᵀ ``(m, n)``, with σ̄ the mean of all min(m, n) singular values."""
+    factor = polar_factor(matrix)
+    mean = torch.dot(factor.flatten(), matrix.flatten()) / min(matrix.shape)
+    return factor * mean  # ⟨UVᵀ, USVᵀ⟩ is the trace of S
 
 
 def _side_by_side(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:

@@ -18,6 +18,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "adarank": STEPS,
     "cogram": {},
     "concrete": STEPS,
+    "esm": {},
     "fisher": {},
     "frank_wolfe": STEPS,
     "greedy_soup": {},

@@ -17,6 +17,7 @@ from mergelib.procedures.regmean import layer_grams
 transformers = pytest.importorskip("transformers")
 
 METHODS: dict[str, dict[str, Any]] = {
+    "esm": {},
     "fisher": {},
     "regmean": {},
     "regmean_plusplus": {},
