@@ -50,6 +50,7 @@ METHODS: dict[str, tuple[str, str | None]] = {
     "iso_c": ("Iso-C", "#4db38f"),
     "iso_cts": ("Iso-CTS", "#00694d"),
     "wudi": ("WUDI", "#5b5bd6"),
+    "doge": ("DOGE", None),
     "individual": ("individual", BLACK),
     "fisher": ("Fisher", None),
     "regmean": ("RegMean", None),

@@ -54,6 +54,7 @@ def test_the_rows_of_every_method_are_in_the_leaderboard() -> None:
         "arcee_fusion",
         "knots",
         "adarank",
+        "doge",
         "esm",
         "svc",
         "subspace_boosting",
