@@ -56,6 +56,7 @@ METHODS: dict[str, tuple[str, str | None]] = {
     "regmean": ("RegMean", None),
     "regmean_plusplus": ("RegMean++", None),
     "esm": ("ESM", None),
+    "symerge": ("SyMerge", None),
     "adamerging": ("AdaMerging", None),
     "adarank": ("AdaRank", None),
     "concrete": ("Concrete", None),

@@ -56,6 +56,7 @@ def test_the_rows_of_every_method_are_in_the_leaderboard() -> None:
         "adarank",
         "doge",
         "esm",
+        "symerge",
         "svc",
         "subspace_boosting",
         "regmean_plusplus",

@@ -27,6 +27,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fisher": {},
     "greedy_soup": {},
     "surgery": {"steps": 2},
+    "symerge": {"steps": 2},
     "multitask": {"steps": 2},
     "cogram": {},
     "regmean": {},

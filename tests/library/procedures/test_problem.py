@@ -26,6 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "regmean": {},
     "regmean_plusplus": {},
     "surgery": {**STEPS, "rank": 2},
+    "symerge": STEPS,
     "uniform_soup": {},
 }
 
