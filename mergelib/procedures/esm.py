@@ -53,11 +53,11 @@ def esm(problem: Problem, settings: EsmSettings) -> Adapted:
     """ESM: θ_0 + α β · P̄ Ā in every linear layer, TSV in other matrices, the average elsewhere.
 
     P̄ and Ā are ``[P_1 … P_T]`` and the stacked A_t, each with its mean singular value in place of
-    all. Polarised scaling multiplies A_t by (‖A_t‖ / mean)², then every column of the stack by the
-    same of its norm, and the result by β, the same of its norm among the layers of its kind, whose
-    keys differ in the layer's number alone. The mean singular value and TSV elsewhere are those of
-    the authors' code. Its factor of 2 belongs to α here, and its weights of directions, which a
-    later paper adds, are left out.
+    all. Polarised scaling squares relative norms: A_t is multiplied by (‖A_t‖ / mean over tasks)²,
+    and each column of the stack by (its norm / mean over columns)². In the same way, β compares
+    ‖P̄ Ā‖ with other layers, whose keys differ in the layer's number alone. The mean singular value
+    and TSV elsewhere are those of the authors' code. Its factor of 2 belongs to α here, and its
+    weights of directions, which a later paper adds, are left out.
     """
     parts: dict[str, list[Part]] = {}
     base, count = problem.pretrained, len(problem.experts)
