@@ -261,11 +261,14 @@ def merge_checked(
     method: str,
     experts: Mapping[str, StateDict],
     pretrained: StateDict | None = None,
+    is_matrix: IsMatrix = is_matrix,
     **hyperparameters: Any,
 ) -> dict[str, Tensor]:
     """Run `merge` without checks and warnings, for state dicts that were checked before."""
-    source = compare(experts, pretrained)
-    return dict(merge_tensors(get_method(method), source, hyperparameters, quiet=True))
+    how: Any = {"matrices": is_matrix, "quiet": True}
+    return dict(
+        merge_tensors(get_method(method), compare(experts, pretrained), hyperparameters, **how)
+    )
 
 
 def merge_tensors(

@@ -67,8 +67,8 @@ def adapt(
         heads: task to a module that maps outputs to logits; None if the outputs are logits.
         transform: maps a batch of inputs to the model's; one for all tasks, or task to its own.
         start: the initial merged weights, for some procedures.
-        statistics: expert to statistics computed elsewhere, for `fisher` and `regmean`; such an
-            expert needs no data.
+        statistics: expert to statistics computed elsewhere, for `esm`, `fisher` and `regmean`; such
+            an expert needs no data.
         is_matrix: predicate (key, tensor) of what low-rank methods treat as a matrix.
         device: where to compute; by default where the model is. Results return to the inputs'
             device.

@@ -95,11 +95,12 @@ def loss_gradients(
     merged: dict[str, Tensor],
     keys: Sequence[str],
     batch: Mapping[str, Examples],
+    trained: Sequence[Tensor] = (),
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Return each task's loss, and the gradients of their sum by the merged tensors in ``keys``.
 
     No graph goes through the computation of the merged tensors. Model and heads run in evaluation
-    mode; the loss of a task without labels is the entropy.
+    mode; the loss of a task without labels is the entropy. Those by ``trained`` are their ``grad``.
     """
     leaves = [merged[key].requires_grad_() for key in keys]
     state = complete(merged, problem.pretrained)
@@ -115,9 +116,12 @@ def loss_gradients(
             lambda task, logits: prediction_loss(*batch[task].rows_of(logits)),
             problem.transform,
         )
-    gradients = torch.autograd.grad(torch.stack(list(losses.values())).sum(), leaves)
+    total = torch.stack(list(losses.values())).sum()
+    gradients = torch.autograd.grad(total, [*leaves, *trained])
+    for tensor, gradient in zip(trained, gradients[len(leaves) :], strict=True):
+        tensor.grad = gradient
     values = {task: loss.item() for task, loss in losses.items()}
-    return values, dict(zip(keys, gradients, strict=True))
+    return values, dict(zip(keys, gradients, strict=False))
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,7 +7,7 @@ Conv1D, whose weight is transposed. Weights tied to an embedding have two uses a
 RegMean++ (Nguyen et al., 2026) takes the inputs of the merged network.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,13 +63,7 @@ def regmean(problem: Problem, settings: RegMeanSettings) -> Adapted:
     The Gram matrices come from each expert's inputs, or from ``problem.statistics``; see
     `layer_grams`.
     """
-    grams = (
-        (name, problem.statistics[name])
-        if name in problem.statistics
-        else (name, _grams(problem, settings, name, expert))
-        for name, expert in progress(problem.experts.items(), desc="regmean", leave=False)
-    )
-    merged = least_squares(problem, settings, grams)
+    merged = least_squares(problem, settings, expert_grams(problem, settings.batch_size, "regmean"))
     plain = merge_checked("average", problem.experts, problem.pretrained)
     return Adapted(complete({**plain, **merged}, problem.pretrained))
 
@@ -89,9 +83,10 @@ def regmean_plusplus(problem: Problem, settings: RegMeanSettings) -> Adapted:
     """
     names = [*problem.experts]
     state = merge_checked("average", problem.experts, problem.pretrained)
-    layers = _grams(problem, settings, names[0], state)
+    size = settings.batch_size
+    layers = _grams(problem, size, names[0], state)
     for key in progress(layers, desc="regmean++", leave=False):
-        grams = ((name, _grams(problem, settings, name, state, only=key)) for name in names)
+        grams = ((name, _grams(problem, size, name, state, only=key)) for name in names)
         state |= least_squares(problem, settings, grams)
     return Adapted(complete(state, problem.pretrained))
 
@@ -106,8 +101,7 @@ def least_squares(
     for name, own in grams:
         check_keys(totals or own, own, f"the Gram matrices of {name!r}", "those before")
         for key, gram in own.items():
-            weight = _matrix(name, problem.experts[name], key, gram)
-            check_finite(f"the input of {key.removesuffix(TRANSPOSED)!r} in expert {name!r}", gram)
+            weight = matrix_of(name, problem.experts[name], key, gram)
             gram = share * gram + (1 - share) * torch.diag(gram.diagonal())
             totals[key] = totals.get(key, 0) + gram
             products[key] = products.get(key, 0) + weight.to(gram) @ gram
@@ -122,17 +116,23 @@ def least_squares(
     return merged
 
 
+def expert_grams(problem: Problem, batch_size: int, method: str) -> Iterator[tuple[str, StateDict]]:
+    """Yield every expert's Gram matrices: given as statistics, or of its inputs on its task."""
+    for name, expert in progress(problem.experts.items(), desc=method, leave=False):
+        given = problem.statistics.get(name)
+        yield name, _grams(problem, batch_size, name, expert) if given is None else given
+
+
 def _grams(
-    problem: Problem, settings: RegMeanSettings, name: str, state: StateDict, only: str = ""
+    problem: Problem, batch_size: int, name: str, state: StateDict, only: str = ""
 ) -> dict[str, Tensor]:
     """Return the `layer_grams` of a network on the inputs of a task."""
     how: Any = {"transform": transform_of(problem.transform, name), "only": only}
-    size = settings.batch_size
-    return layer_grams(problem.model, state, problem.data[name], batch_size=size, **how)
+    return layer_grams(problem.model, state, problem.data[name], batch_size=batch_size, **how)
 
 
-def _matrix(name: str, expert: StateDict, key: str, gram: Tensor) -> Tensor:
-    """Return the weight ``(out, in)`` of a Gram matrix ``(in, in)``."""
+def matrix_of(name: str, expert: StateDict, key: str, gram: Tensor) -> Tensor:
+    """Return the weight ``(out, in)`` of a Gram matrix ``(in, in)``, which is checked."""
     weight_key = key.removesuffix(TRANSPOSED)
     if weight_key not in expert:
         raise ValueError(f"there is a Gram matrix of {weight_key!r}, which expert {name!r} lacks")
@@ -142,6 +142,7 @@ def _matrix(name: str, expert: StateDict, key: str, gram: Tensor) -> Tensor:
             f"the Gram matrix of {weight_key!r} has shape {tuple(gram.shape)}, "
             f"expected {(weight.shape[-1], weight.shape[-1])} for expert {name!r}"
         )
+    check_finite(f"the input of {weight_key!r} in expert {name!r}", gram)
     return weight
 
 
@@ -178,6 +179,7 @@ def layer_grams(
             for key, values in layer_inputs(model, x, weights).items():
                 name = key + TRANSPOSED if key in turned else key
                 if key not in shared and only in ("", name):
-                    grams[name] = grams.get(name, 0) + (values.T @ values).double()
+                    values = values.double()  # so that few inputs have few directions
+                    grams[name] = grams.get(name, 0) + values.T @ values
                     rows[name] = rows.get(name, 0) + len(values)
     return {name: gram / rows[name] for name, gram in grams.items()}

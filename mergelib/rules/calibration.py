@@ -35,7 +35,7 @@ def svc(models: Sequence[Tensor], pretrained: Tensor, *, svc_alpha: Positive = 1
 
     Hyperparameters:
         svc_alpha: α, the smallest coefficient; 1 only shrinks, and a smaller one also enlarges
-            directions that the merge has weakened.
+            directions that the merge has weakened. The authors take 1/T, and 1 with `tsv`.
     """
     u, merged = left_factors(models[0] - pretrained)
     total = torch.zeros_like(merged[:, 0])
@@ -65,7 +65,8 @@ def subspace_boosting(
         pretrained: θ_0.
 
     Hyperparameters:
-        boosting_beta: β; 1 changes nothing.
+        boosting_beta: β; 1 changes nothing. The authors' code has a larger one, 0.1, for the joint
+            queries, keys and values of attention: ``{"*in_proj*": 0.1, "*": 0.01}``.
     """
     u, merged = left_factors(models[0] - pretrained)
     sizes = torch.linalg.vector_norm(merged, dim=1)  # the smallest first

@@ -88,7 +88,7 @@ def combined(
     return merged
 
 
-def _thresholds(
+def trim_thresholds(
     tensors: Callable[[], Iterable[tuple[str, Group]]], at: Mapping[str, dict[str, Any]]
 ) -> Mapping[str, dict[str, Any]]:
     """First pass of TIES: the magnitude that each expert's entries must reach, per key."""
@@ -115,7 +115,7 @@ def _thresholds(
 @rule(
     paper="yadav2023ties",
     elementwise=True,
-    prepare=_thresholds,
+    prepare=trim_thresholds,
     prepared=("thresholds",),
     affine_in="scale",
 )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mergelib.messages.kinds import Share
+from mergelib.messages.kinds import Density, Share
 from mergelib.numerics.linalg import polar_factor, truncated_svd
 from mergelib.registry import rule
 from mergelib.rules.arithmetic import average
@@ -20,16 +20,25 @@ NEGLIGIBLE = 1e-5  # singular values below this share of a matrix's largest coun
 
 
 @rule(paper="gargiulo2025task", elsewhere=average, affine_in="scale")
-def tsv(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 1.0) -> Tensor:
+def tsv(
+    experts: Sequence[Tensor],
+    pretrained: Tensor,
+    *,
+    rank_ratio: Density | None = None,
+    scale: float = 1.0,
+) -> Tensor:
     """TSV-Merge: θ_0 + scale · Û S V̂ᵀ, the tasks' top directions, orthogonalised.
 
-    U, S and V hold max(1, floor(r/T)) singular components per task, without numerically zero ones;
-    Û and V̂ are the nearest orthonormal matrices.
+    U, S and V hold max(1, floor(rank_ratio · r)) singular components per task, without numerically
+    zero ones; Û and V̂ are the nearest orthonormal matrices.
 
     Hyperparameters:
+        rank_ratio: fraction of directions that each task keeps; 1/T by default, as in the paper.
+            More cannot all be orthogonal. A mapping gives layers their own.
         scale: λ on the merged task matrix.
     """
-    rank = max(1, min(pretrained.shape) // len(experts))
+    share = 1 / len(experts) if rank_ratio is None else rank_ratio
+    rank = max(1, int(round(share * min(pretrained.shape), 9)))
     parts = [truncated_svd(experts[t] - pretrained, rank) for t in range(len(experts))]
     u, s, vh = _side_by_side(parts)
     return pretrained + scale * (polar_factor(u) * s) @ polar_factor(vh)
@@ -44,10 +53,7 @@ def iso_c(experts: Sequence[Tensor], pretrained: Tensor, *, scale: float = 1.0) 
     Hyperparameters:
         scale: λ on the merged task matrix.
     """
-    total = _total(experts, pretrained)
-    factor = polar_factor(total)
-    mean = torch.dot(factor.flatten(), total.flatten()) / min(total.shape)
-    return torch.addcmul(pretrained, factor, scale * mean)  # ⟨UVᵀ, USVᵀ⟩ is the trace of S
+    return torch.add(pretrained, isotropic(_total(experts, pretrained)), alpha=scale)
 
 
 @rule(paper="marczak2025task", elsewhere=average, affine_in="scale")
@@ -81,6 +87,13 @@ def iso_cts(
         parts.append(truncated_svd(task_matrix, count))
     u, s, vh = _side_by_side(parts)
     return pretrained + scale * s.mean() * polar_factor(u) @ polar_factor(vh)
+
+
+def isotropic(matrix: Tensor) -> Tensor:
+    """Return σ̄ U Vᵀ of U S Vᵀ ``(m, n)``, with σ̄ the mean of all min(m, n) singular values."""
+    factor = polar_factor(matrix)
+    mean = torch.dot(factor.flatten(), matrix.flatten()) / min(matrix.shape)
+    return factor * mean  # ⟨UVᵀ, USVᵀ⟩ is the trace of S
 
 
 def _side_by_side(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:

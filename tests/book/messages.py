@@ -546,10 +546,15 @@ def _() -> None:
 
 # ------------------------------------------------------------------------------- merging with data
 
+NORMS = {"digits": ml.scale(nn.LayerNorm(4).state_dict(), 1.1)}
+POINTS = {"digits": torch.rand(6, 4)}
+
 case("no-data")(lambda: adapt("adamerging", data=None))
 case("features")(lambda: adapt("adamerging", data={"digits": torch.rand(6, 4)}, model=Features()))
 case("no-head")(lambda: adapt("adamerging", heads={"digits": nn.Identity()}))
+case("no-layer")(lambda: adapt("symerge"))
 case("no-matrix")(lambda: adapt("adarank", is_matrix=lambda key, tensor: False))
+case("no-linear")(lambda: ml.adapt("esm", NORMS, pretrained=nn.LayerNorm(4), data=POINTS))
 case("no-expert")(lambda: adapt("regmean", data={"animals": torch.rand(6, 4)}))
 case("no-labels")(lambda: adapt("greedy_soup", data={"digits": torch.rand(6, 4)}))
 case("label")(lambda: adapt("multitask", data={"digits": (torch.rand(2, 4), torch.tensor([1, 3]))}))

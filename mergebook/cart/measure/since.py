@@ -1,15 +1,34 @@
-"""How far gradient descent gets on WUDI's loss, whose minimiser has a closed form."""
+"""Methods since CART: WUDI's loss by gradient descent, and procedures tuned on validation data."""
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
 
+import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from mergebook.lab.comparison import accuracies, cut, judged, merge_zoo
+from mergebook.lab.comparison import (
+    accuracies,
+    adapted,
+    choices,
+    choose_wide,
+    cut,
+    examples_of,
+    judged,
+    judged_alone,
+    merge_zoo,
+    merits,
+    records,
+)
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
+from mergelib.evaluation.loops import evaluate
+from mergelib.procedures.common import unlabelled
 from mergelib.rules.regression import normal_equations
+from mergelib.tuning import Grid, points
 
 
 @study()
@@ -66,3 +85,55 @@ def descent(
         for chosen, scale in ((False, 1.0), (True, list(merged)[int(scores.argmax())])):
             tables["test"] += judged(zoo, method, merged[scale], **at, scale=scale, chosen=chosen)
     return tables
+
+
+def trainable(head: nn.Module) -> nn.Module:
+    """Return a copy of a head whose buffers, such as the directions of classes, are parameters."""
+    copied = copy.deepcopy(head)
+    for name, value in head.named_buffers(recurse=False):
+        delattr(copied, name)
+        copied.register_parameter(name, nn.Parameter(value.clone()))
+    return copied
+
+
+@study()
+def tuned(
+    zoo: Zoo,
+    *,
+    grids: Mapping[str, Grid],
+    rules: Mapping[str, Grid],
+    examples: int = 32,
+    split: Literal["train", "test"] = "train",
+) -> Tables:
+    """Procedures on unlabelled inputs and rules, with settings chosen on validation data.
+
+    ``examples`` are the first inputs of each task, all if 0. ``test``: rows of ``method``,
+    ``task``, ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``;
+    ``validation``: a row for each point of a procedure's grid.
+    """
+    data = unlabelled(examples_of(zoo, examples or None, split))
+    zoo = replace(zoo, heads={task: trainable(head) for task, head in zoo.heads.items()})
+    chosen = {name: choose_wide(zoo, name, grid)[0] for name, grid in rules.items()}
+    made = {name: merge_zoo(name, zoo, **best) for name, best in chosen.items()}
+    test = judged(zoo, "pretrained", zoo.pretrained) + judged_alone(zoo)
+    test += [row for name, state in made.items() for row in judged(zoo, name, state)]
+    validation = []
+    for method, grid in grids.items():
+        results = [adapted(zoo, method, data, **point) for point in points(grid)]
+        scores = [
+            evaluate(
+                zoo.model,
+                result.state,
+                {**zoo.heads, **result.heads},
+                zoo.suite,
+                split="validation",
+                autocast=True,
+            )[["accuracy", "loss"]].mean()
+            for result in results
+        ]
+        table = pd.DataFrame(points(grid)).join(pd.DataFrame(scores).reset_index(drop=True))
+        best = int(merits(zoo, table).argmax())
+        test += judged(zoo, method, results[best])
+        validation += records(table.assign(method=method))
+        chosen[method] = points(grid)[best]
+    return {"test": test, "chosen": choices(chosen), "validation": validation}

@@ -91,8 +91,8 @@ def test_memory_layout_does_not_matter(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_one_tensor_does_not_depend_on_the_others(name: str) -> None:
-    """But for TIES' threshold over the whole model."""
-    options: dict[str, Any] = {"trim": "tensor"} if name == "ties" else {}
+    """But for the threshold of TIES and DOGE over the whole model."""
+    options: dict[str, Any] = {"trim": "tensor"} if name in ("ties", "doge") else {}
     pretrained, experts = make_family()
     whole = merge(name, experts, pretrained=pretrained, **options)
     for key in ("layer.weight", "bias"):

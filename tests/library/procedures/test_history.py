@@ -6,7 +6,8 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "method", ["adamerging", "adarank", "concrete", "frank_wolfe", "multitask", "surgery"]
+    "method",
+    ["adamerging", "adarank", "concrete", "frank_wolfe", "multitask", "surgery", "symerge"],
 )
 def test_no_steps_have_a_history_without_rows(case: Any, method: str) -> None:
     none, two = (case.adapt(method, steps=steps).history for steps in (0, 2))

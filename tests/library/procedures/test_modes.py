@@ -23,9 +23,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "adarank": {"steps": 3},
     "concrete": {"steps": 3},
     "frank_wolfe": {"steps": 2},
+    "esm": {},
     "fisher": {},
     "greedy_soup": {},
     "surgery": {"steps": 2},
+    "symerge": {"steps": 2},
     "multitask": {"steps": 2},
     "cogram": {},
     "regmean": {},
@@ -154,7 +156,7 @@ class Broken(nn.Module):
 def test_modes_come_back_after_an_error(method: str) -> None:
     case = Case()
     case.heads["b"] = nn.Sequential(noisy_head(), Broken())
-    if method in ("regmean", "regmean_plusplus", "surgery"):  # which do not call heads
+    if method in ("esm", "regmean", "regmean_plusplus", "surgery"):  # which do not call heads
         case.model.append(Broken())
     before = modes(case.model, *case.heads.values())
     with pytest.raises(RuntimeError, match="broken"):

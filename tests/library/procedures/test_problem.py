@@ -18,6 +18,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "adarank": STEPS,
     "cogram": {},
     "concrete": STEPS,
+    "esm": {},
     "fisher": {},
     "frank_wolfe": STEPS,
     "greedy_soup": {},
@@ -25,6 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "regmean": {},
     "regmean_plusplus": {},
     "surgery": {**STEPS, "rank": 2},
+    "symerge": STEPS,
     "uniform_soup": {},
 }
 

@@ -109,6 +109,7 @@ ORDERLESS: list[tuple[str, dict[str, Any]]] = [
     ("ram", {"r": 0.1, "epsilon": 0.1}),
     ("nearswap", {"t": 0.1}),
     ("wudi", {"ridge": 0.01}),
+    ("doge", {"density": 0.5, "steps": 3}),
 ]
 
 

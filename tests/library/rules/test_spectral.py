@@ -31,8 +31,8 @@ def plain_polar(matrix: Tensor) -> Tensor:
     return factor
 
 
-def plain_tsv(experts: list[Tensor], base: Tensor) -> Tensor:
-    rank = max(1, min(base.shape) // len(experts))
+def plain_tsv(experts: list[Tensor], base: Tensor, rank: int = 0) -> Tensor:
+    rank = rank or max(1, min(base.shape) // len(experts))
     parts = [torch.linalg.svd((e - base).double(), full_matrices=False) for e in experts]
     u = torch.cat([p[0][:, :rank] for p in parts], 1)
     s = torch.cat([p[1][:rank] for p in parts])
@@ -79,6 +79,36 @@ def test_against_full_decompositions(shape: tuple[int, int], count: int, decay: 
     torch.testing.assert_close(
         tsv(experts, base, scale=0.5), base + 0.5 * tsv(deltas, zero), atol=1e-4, rtol=0
     )
+
+
+def test_tsv_with_a_rank_for_each_layer() -> None:
+    """Ranks by pattern, also more directions than there are, and a layer that is averaged."""
+    experts, base = family(32, 20, 4, 0.5)
+    keys = ("layer.0.attn.weight", "layer.0.mlp.weight", "layer.1.mlp.weight", "layer.2.mlp.weight")
+    origin, *models = ({key: each.clone() for key in keys} for each in (base, *experts))
+    ratios = {"*attn*": 0.1, "*.1.*": 0.29, "*.2.*": None, "*": 0.5}
+    merged = ml.merge(
+        "tsv",
+        models,
+        pretrained=origin,
+        rank_ratio=ratios,
+        is_matrix=lambda key, tensor: "mlp" in key and tensor.dim() == 2,
+    )
+    deltas, zero = [e - base for e in experts], torch.zeros_like(base)
+    torch.testing.assert_close(merged[keys[0]], average(experts))
+    for key, rank in zip(keys[1:], (10, 5, 5), strict=True):
+        assert gap(merged[key] - base, plain_tsv(deltas, zero, rank)) < 2e-3
+    with pytest.raises(ValueError, match="rank_ratio is 0, expected above 0 and at most 1"):
+        ml.merge("tsv", models, pretrained=origin, rank_ratio=0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 12, 49, 50])
+def test_the_default_rank_is_the_whole_part_of_the_share(count: int) -> None:
+    experts, base = family(49, 53, count, 0.1)
+    merged = ml.merge("tsv", [{"w": each} for each in experts], pretrained={"w": base})["w"]
+    ratio = min(1.0, (max(1, 49 // count) + 1e-4) / 49)
+    own = ml.merge("tsv", [{"w": e} for e in experts], pretrained={"w": base}, rank_ratio=ratio)
+    assert torch.equal(merged, own["w"])
 
 
 def test_tsv_of_orthogonal_tasks_is_their_sum() -> None:

@@ -1,8 +1,18 @@
-"""The path to WUDI's minimum begins at the sum, and ends where the closed form is."""
+"""WUDI's path from the sum to the closed form, and what is tuned on validation data."""
 
-from mergebook.cart.measure.since import descent
-from mergebook.lab.comparison import cut, judged, merge_zoo
+import json
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from mergebook.cart.measure.since import descent, trainable, tuned
+from mergebook.lab.comparison import adapted, cut, examples_of, judged, merge_zoo
 from mergebook.suites.types import Zoo
+from mergelib.evaluation.loops import evaluate
+from mergelib.procedures.common import unlabelled
+from mergelib.tuning import points
 
 
 def test_descent_goes_from_the_sum_to_the_closed_form(tiny_zoo: Zoo) -> None:
@@ -28,3 +38,39 @@ def test_descent_judges_what_merge_makes(tiny_zoo: Zoo) -> None:
         state = merge_zoo("wudi", zoo, ridge=0.1, scale=row["scale"])
         expected = {own["task"]: own["accuracy"] for own in judged(zoo, "closed", state)}
         assert row["accuracy"] == expected[row["task"]]
+
+
+@pytest.mark.parametrize(
+    ("method", "grid", "split"),
+    [
+        ("esm", {"scale": [0.0, 1.0], "polarise": [True, False]}, "train"),
+        ("symerge", {"learning_rate": [1e-2, 0.3], "steps": [4]}, "test"),
+        ("surgery", {"steps": [3]}, "test"),
+    ],
+)
+def test_the_best_on_validation_data_is_judged(
+    tiny_zoo: Zoo, method: str, grid: dict[str, list[Any]], split: Any
+) -> None:
+    rules = {"task_arithmetic": {"scale": [0.3]}}
+    tables = tuned(tiny_zoo, grids={method: grid}, rules=rules, examples=5, split=split)
+    assert json.loads(json.dumps(tables, allow_nan=False)) == tables
+    table = pd.DataFrame(tables["validation"])
+    own = {task: trainable(head) for task, head in tiny_zoo.heads.items()}
+    tiny_zoo = replace(tiny_zoo, heads=own)
+    data = unlabelled(examples_of(tiny_zoo, 5, split))
+    scores, results = [], []
+    for point in (tried := points(grid)):
+        results.append(adapted(tiny_zoo, method, data, **point))
+        heads = {**tiny_zoo.heads, **results[-1].heads}
+        model, state = tiny_zoo.model, results[-1].state
+        judge = evaluate(model, state, heads, tiny_zoo.suite, split="validation", autocast=True)
+        scores.append(judge["accuracy"].mean())
+    assert table["accuracy"].tolist() == pytest.approx(scores)
+    best = int(table["accuracy"].argmax())
+    settings = {row["method"]: row["settings"] for row in tables["chosen"]}
+    assert settings[method] == tried[best]
+    assert table[list(grid)].to_dict("records") == tried
+    rows = [row for row in tables["test"] if row["method"] == method]
+    assert rows == judged(tiny_zoo, method, results[best])
+    methods = {row["method"] for row in tables["test"]}
+    assert methods == {"pretrained", "individual", "task_arithmetic", method}
