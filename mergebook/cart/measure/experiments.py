@@ -3,14 +3,13 @@
 Each is a function of a zoo that returns tables, lists of rows. See `mergebook.lab.runner`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any, Literal
 
 import pandas as pd
 import torch
-from torch import Tensor
 
 from mergebook.cart.theory import interference_curves
 from mergebook.lab.comparison import (
@@ -79,30 +78,19 @@ def ranks(
     scales: Sequence[float] = (1.0, 2.0, 3.0),
     uncentred_scales: Sequence[float] = (0.3, 1.0),
 ) -> Tables:
-    """What merging keeps and where it goes, against the rank: centred (CART) and uncentred.
+    """What merging keeps against the rank: centred (CART) and uncentred.
 
     ``test``: rows of ``method``, ``scale``, ``rank_ratio``, ``task``, ``accuracy``, ``loss``, on
-    test data; and ``path``: rows of ``method``, ``scale``, ``rank_ratio``, and ``distance``, ‖θ −
-    θ_avg‖ over the mean ‖θ_t − θ_avg‖.
+    test data.
     """
-    centre = flatten(merge_zoo("average", zoo))
-    spread = float(torch.stack([(flatten(e) - centre).norm() for e in zoo.experts.values()]).mean())
     grid: list[dict[str, Any]] = [
         {"method": method, "scale": scale, "rank_ratio": ratio}
         for method, own in (("cart", scales), ("low_rank_task_arithmetic", uncentred_scales))
         for scale in own
         for ratio in rank_ratios
     ]
-    path = []
-
-    def candidates() -> Iterator[tuple[int, dict[str, Tensor]]]:
-        for i, point in enumerate(grid):
-            merged = merge_zoo(zoo=zoo, **point)
-            path.append({**point, "distance": float((flatten(merged) - centre).norm()) / spread})
-            yield i, merged
-
-    rows = [{**grid[i], **row} for i, row in judge_merges(zoo, candidates())]
-    return {"test": rows, "path": path}
+    merges = ((i, merge_zoo(zoo=zoo, **point)) for i, point in enumerate(grid))
+    return {"test": [{**grid[i], **row} for i, row in judge_merges(zoo, merges)]}
 
 
 @study()
