@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from mergebook.cart.measure import experiments as rule_studies
 from mergebook.cart.measure.experiments import (
     adaptation,
     baselines,
@@ -104,7 +103,7 @@ def test_baselines_that_were_killed_resume(
         )
         return measure(plan)
 
-    monkeypatch.setattr(rule_studies, "compare", watched)
+    monkeypatch.setattr(comparison, "compare", watched)
     with pytest.raises(KeyboardInterrupt):
         again()
     assert measured == [0]
@@ -128,7 +127,7 @@ def test_baselines_that_were_killed_resume(
 def test_baselines_of_an_unknown_method_fail_before_any_work(
     tiny_zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rule_studies, "choose_wide", pytest.fail)
+    monkeypatch.setattr(comparison, "choose_wide", pytest.fail)
     with pytest.raises(ValueError, match="unknown method 'tias'; did you mean 'ties'"):
         baselines(tiny_zoo, grids={"average": {}, "tias": {}})
 
