@@ -19,8 +19,9 @@ by a multiple of I(r)², for inputs near the row space of D_t.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -28,9 +29,6 @@ from mergelib.merging import IsMatrix
 from mergelib.rules.arithmetic import average
 from mergelib.rules.low_rank import rank_of
 from mergelib.statedict import StateDict, is_matrix
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NEGLIGIBLE = 1e-6  # singular values below this fraction of the largest count as zero
 Spectrum = tuple[Tensor, Tensor]  # singular values (r,), right singular vectors as rows (r, n)
@@ -120,14 +118,12 @@ def interference_curves(
     rank_ratios: Sequence[float],
     *,
     is_matrix: IsMatrix = is_matrix,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """I(k) and R(k) of every matrix, centred and not, at some shares of the full rank.
 
     ``interference`` has the norm over the kept values, ``interference_all`` that over all, and
     ``reconstruction`` is relative to R(0) of the same vectors.
     """
-    import pandas as pd
-
     rows = []
     for layer, centred, matrices in _layers(experts, pretrained, is_matrix):
         spectra = list(map(spectrum, matrices))
@@ -160,14 +156,12 @@ def output_interference(
     pretrained: StateDict,
     inputs: Mapping[str, Mapping[str, Tensor]],
     rank_ratios: Sequence[float],
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """L of every matrix on inputs that it really gets, as a share of what a task's own part adds.
 
     ``joint`` is L over Σ_t Σ_i ‖D_t x_{t,i}‖²; and ``pairwise`` the same without the products
     between different tasks, Σ_{s≠t} ‖D_s x_{t,i}‖² in place of ‖Σ_{s≠t} D_s x_{t,i}‖².
     """
-    import pandas as pd
-
     rows = []
     for layer, centred, matrices in _layers(experts, pretrained, is_matrix):
         grams = [inputs[task][layer].T @ inputs[task][layer] for task in experts]
