@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from mergebook import plots
-from mergebook.stability.read.choosing import USUAL, first, planned
-from mergebook.stability.read.quadratics import constants, printed_parts, repaired_parts
+from mergebook.stability.read import quadratics
+from mergebook.stability.read.quadratics import USUAL, first, planned
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.quadratics import Quadratics, errors
 from mergebook.stability.theory.steps import Training
@@ -102,11 +102,11 @@ def as_data(tasks: Quadratics) -> dict[str, Any]:
 
 def terms(tasks: Quadratics, plan: Training) -> dict[str, dict[str, float]]:
     """Every term of the exact excess error, of the repaired bound and of Theorem 3, by name."""
-    exact, known = errors(tasks, plan), constants(tasks)
+    exact, known = errors(tasks, plan), quadratics.constants(tasks)
     parts = bounds.descent_bound(tasks.opening(plan, plan.weights), known, plan)
     parts["start"] -= tasks.floor(plan.examples)
-    printed, best = printed_parts(tasks, plan)
-    repaired = repaired_parts(tasks, plan)
+    printed, best = quadratics.printed_parts(tasks, plan)
+    repaired = quadratics.repaired_parts(tasks, plan)
     return {
         "exact": {"optimisation": exact.optimisation, "generalisation": exact.generalisation},
         "repaired": {**parts, "generalisation": repaired["generalisation"]},
