@@ -105,12 +105,6 @@ def interference_bound(matrices: Sequence[Tensor], inputs: Sequence[Tensor]) -> 
     return Bound(value, overlap, k3, largest, noise)
 
 
-def task_matrices(experts: Sequence[Tensor], pretrained: Tensor, *, centred: bool) -> list[Tensor]:
-    """θ_t − θ_avg of every expert where ``centred``, else θ_t − θ_0."""
-    origin = average(experts) if centred else pretrained
-    return [expert - origin for expert in experts]
-
-
 @torch.no_grad()
 def interference_curves(
     experts: Mapping[str, StateDict],
@@ -141,13 +135,13 @@ def interference_curves(
 def _layers(
     experts: Mapping[str, StateDict], pretrained: StateDict, is_matrix: IsMatrix
 ) -> Iterator[tuple[str, bool, list[Tensor]]]:
-    """Every matrix by name, uncentred and centred, with its `task_matrices`."""
-    for layer, origin in pretrained.items():
-        if is_matrix(layer, origin):
+    """Every matrix by name, uncentred and centred, with every expert's θ_t − θ_0 or θ_t − θ_avg."""
+    for layer, start in pretrained.items():
+        if is_matrix(layer, start):
             tuned = [expert[layer].float().flatten(1) for expert in experts.values()]
-            for centred in (False, True):
-                start = origin.float().flatten(1)
-                yield layer, centred, task_matrices(tuned, start, centred=centred)
+            origins = {False: start.float().flatten(1), True: average(tuned)}
+            for centred, origin in origins.items():
+                yield layer, centred, [expert - origin for expert in tuned]
 
 
 @torch.no_grad()
