@@ -23,16 +23,6 @@ from mergebook.stability.theory.steps import Training, sgd
 TOTALS = ["truth", "theorem_3", "best_gamma", "repaired"]
 
 
-def two_tasks() -> Quadratics:
-    """½ θ² and ½ · 0.1 (θ − 4)² without noise, from 0: a sharp task, and a flat one far away."""
-    return Quadratics(
-        hessians=torch.tensor([1.0, 0.1], dtype=torch.float64)[:, None, None],
-        centres=torch.tensor([[0.0], [4.0]], dtype=torch.float64),
-        covariances=torch.zeros(2, 1, 1, dtype=torch.float64),
-        start=torch.zeros(1, dtype=torch.float64),
-    )
-
-
 def pulled_tasks(
     tasks: int = 4,
     size: int = 6,  # dimensions
