@@ -1,8 +1,8 @@
 """The explorer of chapter 43: sliders that redraw exact errors and bounds in a reader's browser.
 
 `assets/explorer.html` shows a static figure and table, which its script replaces by live ones, from
-the formulas of `terms` and the numbers of `as_data`: curvatures share their axes, so errors are
-sums.
+the formulas of `terms` and the curvatures and minima of `aligned_tasks` along the axes that all of
+them share: errors are sums.
 """
 
 import base64
@@ -61,7 +61,9 @@ def explorer(*, seed: int = 0) -> str:
     ``data-part``, the keys of `terms`, and the value.
     """
     tasks = aligned_tasks(seed)
-    data = as_data(tasks) | {"usual": USUAL, "choices": CHOICES, "sliders": [*SLIDERS.items()]}
+    curvatures = tasks.hessians.diagonal(dim1=1, dim2=2)
+    data: dict[str, Any] = {"curvatures": curvatures.tolist(), "centres": tasks.centres.tolist()}
+    data |= {"usual": USUAL, "choices": CHOICES, "sliders": [*SLIDERS.items()]}
     data |= {"curves": CURVES, "range": RANGE, "sizes": SIZES}
     data["domains"] = [bounds.PAPERS_DOMAIN, bounds.REPAIRED_DOMAIN]
     usual = ", ".join(f"{SLIDERS[key]} = {value:g}" for key, value in USUAL.items())
@@ -92,12 +94,6 @@ def aligned_tasks(seed: int) -> Quadratics:
         covariances=torch.eye(size, dtype=torch.float64).expand(tasks, size, size),
         start=torch.zeros(size, dtype=torch.float64),
     )
-
-
-def as_data(tasks: Quadratics) -> dict[str, Any]:
-    """Curvatures and minima along the axes, ``(T, d)`` each, of `aligned_tasks`."""
-    curvatures = tasks.hessians.diagonal(dim1=1, dim2=2)
-    return {"curvatures": curvatures.tolist(), "centres": tasks.centres.tolist()}
 
 
 def terms(tasks: Quadratics, plan: Training) -> dict[str, dict[str, float]]:
