@@ -14,11 +14,11 @@ from mergebook.cart.paper import DECIDING, GLUE, INDEXING, LADDER, SETTINGS, TAB
 from mergebook.cart.read import baselines, by_granularity, with_rest
 from mergebook.ledger import Check, Comparison, Load, comparison, read_claims
 from mergebook.ledger.checks import Limit, Role, matrix
+from mergebook.plots import label
 
-NAMES = {"ties": "TIES", "tsv": "TSV", "cart": "CART", "consensus": "Consensus"}
-NAMES |= {"iso_c": "Iso-C", "iso_cts": "Iso-CTS", "task_arithmetic": "task arithmetic"}
-NAMES |= {"average": "average"} | {f"adamerging+{k}": f"AdaMerging on {NAMES[k]}" for k in NAMES}
 SPECTRAL = ("tsv", "iso_c", "iso_cts")
+NAMES = {name: label(name) for name in (*LADDER, *SPECTRAL)}
+NAMES |= {f"adamerging+{name}": f"AdaMerging on {text}" for name, text in NAMES.items()}
 PAPERS_RANK = 0.08
 NEAR = 2.0  # points: our tolerance where the paper says "about"
 FACTOR = 1.0  # a factor of two, in log2: our tolerance, too

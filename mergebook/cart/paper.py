@@ -57,5 +57,3 @@ SETTINGS = (
     Setting("vision", "small network, ", "secondary", "ranks", ALL, ending="-vit_small"),
 )
 DECIDING = tuple(setting for setting in SETTINGS if setting.role == "primary")
-SUITES = tuple(pair for setting in DECIDING for pair in setting.suites(setting.counts))
-COMPRESSED = tuple(pair for setting in DECIDING for pair in setting.suites(setting.compressed))

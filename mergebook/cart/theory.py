@@ -19,8 +19,9 @@ by a multiple of I(r)², for inputs near the row space of D_t.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -28,9 +29,6 @@ from mergelib.merging import IsMatrix
 from mergelib.rules.arithmetic import average
 from mergelib.rules.low_rank import rank_of
 from mergelib.statedict import StateDict, is_matrix
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 NEGLIGIBLE = 1e-6  # singular values below this fraction of the largest count as zero
 Spectrum = tuple[Tensor, Tensor]  # singular values (r,), right singular vectors as rows (r, n)
@@ -107,12 +105,6 @@ def interference_bound(matrices: Sequence[Tensor], inputs: Sequence[Tensor]) -> 
     return Bound(value, overlap, k3, largest, noise)
 
 
-def task_matrices(experts: Sequence[Tensor], pretrained: Tensor, *, centred: bool) -> list[Tensor]:
-    """θ_t − θ_avg of every expert where ``centred``, else θ_t − θ_0."""
-    origin = average(experts) if centred else pretrained
-    return [expert - origin for expert in experts]
-
-
 @torch.no_grad()
 def interference_curves(
     experts: Mapping[str, StateDict],
@@ -120,14 +112,12 @@ def interference_curves(
     rank_ratios: Sequence[float],
     *,
     is_matrix: IsMatrix = is_matrix,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """I(k) and R(k) of every matrix, centred and not, at some shares of the full rank.
 
     ``interference`` has the norm over the kept values, ``interference_all`` that over all, and
     ``reconstruction`` is relative to R(0) of the same vectors.
     """
-    import pandas as pd
-
     rows = []
     for layer, centred, matrices in _layers(experts, pretrained, is_matrix):
         spectra = list(map(spectrum, matrices))
@@ -145,13 +135,13 @@ def interference_curves(
 def _layers(
     experts: Mapping[str, StateDict], pretrained: StateDict, is_matrix: IsMatrix
 ) -> Iterator[tuple[str, bool, list[Tensor]]]:
-    """Every matrix by name, uncentred and centred, with its `task_matrices`."""
-    for layer, origin in pretrained.items():
-        if is_matrix(layer, origin):
+    """Every matrix by name, uncentred and centred, with every expert's θ_t − θ_0 or θ_t − θ_avg."""
+    for layer, start in pretrained.items():
+        if is_matrix(layer, start):
             tuned = [expert[layer].float().flatten(1) for expert in experts.values()]
-            for centred in (False, True):
-                start = origin.float().flatten(1)
-                yield layer, centred, task_matrices(tuned, start, centred=centred)
+            origins = {False: start.float().flatten(1), True: average(tuned)}
+            for centred, origin in origins.items():
+                yield layer, centred, [expert - origin for expert in tuned]
 
 
 @torch.no_grad()
@@ -160,14 +150,12 @@ def output_interference(
     pretrained: StateDict,
     inputs: Mapping[str, Mapping[str, Tensor]],
     rank_ratios: Sequence[float],
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """L of every matrix on inputs that it really gets, as a share of what a task's own part adds.
 
     ``joint`` is L over Σ_t Σ_i ‖D_t x_{t,i}‖²; and ``pairwise`` the same without the products
     between different tasks, Σ_{s≠t} ‖D_s x_{t,i}‖² in place of ‖Σ_{s≠t} D_s x_{t,i}‖².
     """
-    import pandas as pd
-
     rows = []
     for layer, centred, matrices in _layers(experts, pretrained, is_matrix):
         grams = [inputs[task][layer].T @ inputs[task][layer] for task in experts]

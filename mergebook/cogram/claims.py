@@ -45,11 +45,9 @@ def _case(study: str, source: str, data: str, start: str, **about: Any) -> "part
     return partial(comparison, result=f"{source}-{study}", where=where, keys=SEED, about=about)
 
 
-def _cases(
-    *more: Setting, settings: tuple[Setting, ...] = SETTINGS
-) -> Iterator[tuple[str, Setting, "partial[Comparison]"]]:
+def _cases(*more: Setting) -> Iterator[tuple[str, Setting, "partial[Comparison]"]]:
     """Each case in words, its setting, and a comparison on it."""
-    for (source, kind, role), (data, start) in product((*settings, *more), CASES):
+    for (source, kind, role), (data, start) in product((*SETTINGS, *more), CASES):
         words = f"{PLACES[source]}, {data}, {start} start"
         words += "" if kind == "geometric" else f", {kind}"
         case = _case("fusion", source, data, start, prototypes=kind)

@@ -61,9 +61,7 @@ def granular(zoo: Zoo, *, examples: int = 10, bases: Sequence[str] = BASES) -> T
     """CoGraM, layer by layer, after data-free merges and Frank-Wolfe, with and without rollback.
 
     ``test``: rows of ``base``, ``method`` (``none``, ``cogram``, ``cogram, rolled back``),
-    ``task``, ``accuracy`` and ``loss``; ``layers``: rows of ``base``, ``method``, ``layer``,
-    ``spread``, ``before``, ``after`` and ``accepted``; ``chosen``: rows of ``method`` and
-    ``settings``.
+    ``task``, ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``.
     """
     data = comparison.examples_of(zoo, examples)
     grids = {name: grid for name, grid in MERGED.items() if name in bases}
@@ -72,17 +70,14 @@ def granular(zoo: Zoo, *, examples: int = 10, bases: Sequence[str] = BASES) -> T
     if "frank_wolfe" in bases:
         walk = {**comparison.KINDS["soft, by task"], "steps": 4, "tolerance": comparison.TOLERANCE}
         starts["frank_wolfe"] = comparison.adapted(zoo, "frank_wolfe", data, **walk).state
-    tables: Tables = {"test": [], "layers": [], "chosen": comparison.choices(chosen)}
+    rows = []
     for base, start in starts.items():
         runs: dict[str, Adapted] = {"none": Adapted(dict(start))}
         for method, rollback in (("cogram", ()), ("cogram, rolled back", ("layer",))):
             runs[method] = comparison.adapted(zoo, "cogram", data, start=start, rollback=rollback)
-            kept = runs[method].history[["layer", "spread", "before", "after", "accepted"]]
-            tables["layers"] += comparison.records(kept.assign(base=base, method=method))
         for method, result in runs.items():
-            judged = comparison.judged(zoo, method, result)
-            tables["test"] += [{"base": base, **row} for row in judged]
-    return tables
+            rows += [{"base": base, **row} for row in comparison.judged(zoo, method, result)]
+    return {"test": rows, "chosen": comparison.choices(chosen)}
 
 
 @study(load=pair_of)

@@ -160,14 +160,12 @@ def _mapped(data: SyntheticPair, function: Callable[[Tensor], Tensor]) -> Synthe
     return SyntheticPair(*(Split(function(part.inputs), part.labels) for part in parts))
 
 
-def _positive(seed: int, heterogeneous: bool) -> SyntheticPair:
-    """The synthetic data as exp(x / 2), whose geometric class means (Eq. 1) keep the means of x."""
-    return _mapped(SOURCES["synthetic"](seed, heterogeneous), lambda inputs: (inputs / 2).exp())
-
-
 SOURCES: dict[str, Callable[[int, bool], SyntheticPair]] = {
     "synthetic": lambda seed, heterogeneous: synthetic_pair(seed, heterogeneous=heterogeneous),
-    "synthetic_positive": _positive,
+    # As exp(x / 2), whose geometric class means (Eq. 1) keep the means of x.
+    "synthetic_positive": lambda seed, heterogeneous: _mapped(
+        SOURCES["synthetic"](seed, heterogeneous), lambda inputs: (inputs / 2).exp()
+    ),
     "digits": digit_pair,
 }
 FILES = {"digits": ("mnist", "usps")}  # the data sets behind a source

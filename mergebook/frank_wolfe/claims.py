@@ -21,6 +21,7 @@ import torch
 from mergebook.frank_wolfe.theory import SquaredDistance, printed_gaps, soft_bound
 from mergebook.ledger import Check, Comparison, Load, comparison, read_claims
 from mergebook.ledger.checks import SEED, Role, matrix, pick
+from mergebook.plots import label
 from mergelib.procedures.walk import START, Walk, minimise
 
 SOFT, SOFT_BY_LAYER = "frank_wolfe soft, by task", "frank_wolfe soft, by layer"
@@ -35,9 +36,6 @@ NETWORKS = {
     "sentences8": ("sentences: ", "MiniLM"),
 }
 SUITES: dict[str, Role] = {"vision20": "primary", "glyphs20": "secondary"}
-SHORT = {"frank_wolfe": "FW", "task_arithmetic": "task arithmetic", "fisher": "Fisher"}
-SHORT |= {"regmean": "RegMean", "concrete": "Concrete", "ties": "TIES"}
-SHORT |= {"adamerging": "AdaMerging", "cart": "CART"}
 ROUNDING = 1e-5  # of an iterate that its coefficients give back
 STEADY = 1.0  # points: our reading of "stable"
 CONSTANT = 30.0  # per cent: our reading of "constant"
@@ -65,8 +63,8 @@ PAIRS: tuple[tuple[str, str, Role], ...] = (
 
 
 def _name(method: str) -> str:
-    for name, short in SHORT.items():
-        method = method.replace(name, short)
+    for name in ("frank_wolfe", *MERGES, "ties", "cart"):
+        method = method.replace(name, label(name))
     return method
 
 

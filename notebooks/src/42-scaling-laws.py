@@ -70,9 +70,8 @@ AXES["share"] = "fraction of the data α"
 
 
 # %% tags=["remove-cell"]
-def sweep_name(varied):
+def sweep_name(column, varied):
     """Return what the axis of one of `sweep.sweeps` is called."""
-    column = sweep.free(varied)
     return AXES[column] + f", K = {varied['steps']}" * (column != "steps")
 
 
@@ -167,7 +166,7 @@ swept = {"steps": {"steps": None}, "learning_rate": {"learning_rate": None, "ste
 fig, axes = plt.subplots(1, 2, figsize=(6.9, 3.9), sharey=True)
 for ax, (column, chosen) in zip(axes, swept.items()):
     figures.loss_parts(sweep.at(gains, **chosen), column, ax)
-    ax.set(xlabel=sweep_name(chosen))
+    ax.set(xlabel=sweep_name(column, chosen))
 axes[0].set(ylabel="change from the pretrained, nats")
 plots.legend_outside(fig, ncols=3, fontsize=11, handletextpad=0.3, columnspacing=1)
 fig.suptitle("More steps raise one error, larger rates the other", fontsize=13, weight="bold")
@@ -283,13 +282,12 @@ more_powers = sweep.exponents(sweep.gained(*more), sweep.beside_theory(*more, kn
 LOOKS = {"printed": ("Lemma 3", plots.VERMILION, "--"), "root": ("√s", plots.BLUE, ":")}
 LOOKS["root_loss"] = ("√(s f)", plots.GREEN, "-.")
 fig, axes = plt.subplots(2, 2, figsize=(6.9, 6.2), sharey=True)
-for ax, varied in zip(axes.flat, sweep.sweeps(gains)):
-    column = sweep.free(varied)
+for ax, (column, varied) in zip(axes.flat, sweep.sweeps(gains).items()):
     for law, (words, shade, style) in LOOKS.items():
         ax.plot(tables[column].index, tables[column][law], style, lw=2, color=shade, label=words)
     plots.curve(ax, tables[column], ("measured", plots.BLACK, "o"))
     plots.log_axis(ax, tables[column].index, unit=figures.UNITS.get(column, 1.0))
-    ax.set(xlabel=sweep_name(varied))
+    ax.set(xlabel=sweep_name(column, varied))
 for ax in axes[:, 0]:
     ax.set(ylabel="generalisation error, nats", ylim=(-0.1, 0.5))
 plots.legend_outside(fig, fontsize=10)
@@ -350,9 +348,9 @@ alone_too = experts[experts["steps"] > 0].assign(method="individual")
 both = sweep.gained(pd.concat([alone_too, merged]), experts)
 both = both[~both["method"].str.endswith("_printed")].query("not group >= 2")
 fig, axes = plt.subplots(2, 2, figsize=(6.9, 6.6), sharey=True)
-for ax, varied in zip(axes.flat, sweep.sweeps(both)):
-    figures.method_curves(sweep.at(both, **varied), sweep.free(varied), "accuracy", ax)
-    ax.set(xlabel=sweep_name(varied))
+for ax, (column, varied) in zip(axes.flat, sweep.sweeps(both).items()):
+    figures.method_curves(sweep.at(both, **varied), column, "accuracy", ax)
+    ax.set(xlabel=sweep_name(column, varied))
 for ax in axes[:, 0]:
     ax.set_ylabel("points above the pretrained")
 plots.legend_outside(fig, fontsize=11)

@@ -34,7 +34,7 @@ from mergebook import plots
 from mergebook.lab.results import load_result, load_table
 from mergebook.lab.statistics import both_intervals, interval
 from mergebook.stability.draw.explorer import explorer
-from mergebook.stability.read import choosing, guides
+from mergebook.stability.read import guides, quadratics
 
 plots.use_style()
 
@@ -193,12 +193,12 @@ small = PROFILE == "smoke"
 seeds = [100 * SEED + i for i in range(2 if small else 10)]
 own = (0.0, 0.5) if small else (0.0, 0.5, 2.0)
 turned = (0.0, 1.0) if small else (0.0, 0.3, 1.0)
-steps = (1, 10, 100, 1000) if small else choosing.STEPS
-settings = choosing.survey(choosing.settings(steps), seeds, own=own, turned=turned)
-ranked = choosing.agreement(settings)
+steps = (1, 10, 100, 1000) if small else quadratics.STEPS
+settings = quadratics.survey(quadratics.settings(steps), seeds, own=own, turned=turned)
+ranked = quadratics.agreement(settings)
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "A known ηK ranks settings better than both bounds on every kind of tasks. Kendall's τ with the exact excess error, means across ten families of tasks. To the right, the gradients of single tasks are longer; upwards, curvatures differ more.", "name": "fig-choosing-map"}, "image": {"alt": "Three maps of numbers. Theorem 3 ranks well above chance only in the left column and in the top row, and below zero at the lower right. The corrected bound is near zero in the top row and far below it elsewhere. The known progress is clearly positive everywhere."}}
-titles = {"theorem_3": "Theorem 3", "repaired": "corrected bound", choosing.HABIT: "known ηK"}
+titles = {"theorem_3": "Theorem 3", "repaired": "corrected bound", quadratics.HABIT: "known ηK"}
 fig, axes = plt.subplots(2, 2, figsize=(6.9, 5.6), sharex=True, sharey=True)
 for ax, (guide, title) in zip(axes.flat, titles.items()):
     table = ranked.pivot_table(index="turned", columns="own", values=guide)
@@ -220,7 +220,7 @@ plt.show()
 # %% tags=["remove-cell"]
 kind = ranked[(ranked["own"] == 0.5) & (ranked["turned"] == 1.0)]
 kendall = {guide: interval(kind[guide].tolist()) for guide in titles}
-cells = ranked.groupby(["own", "turned"])[choosing.GUIDES].mean()
+cells = ranked.groupby(["own", "turned"])[quadratics.GUIDES].mean()
 
 # %% [markdown]
 # Both bounds use the wrong difference between tasks. They grow with the distance $\zeta$ or $\kappa$ of the tasks' gradients, and know of curvature only $L$. The exact
@@ -303,7 +303,7 @@ for tasks in readings:
     near = nats[tasks].loc["Theorem 3, L = 1"]
     assert near["mean"] < 0.05 < near["mean"] + near["half_width"]
 if not small:  # the text is about ten families of tasks
-    assert (cells[choosing.HABIT] > cells[["theorem_3", "repaired"]].max(axis=1)).all()
+    assert (cells[quadratics.HABIT] > cells[["theorem_3", "repaired"]].max(axis=1)).all()
     assert cells["repaired"].mean() < 0 < cells["theorem_3"].loc[(0.5, 1.0)]
     assert (cells["theorem_3"].xs(0.0, level="turned").drop(0.0) < 0).all()
 

@@ -35,7 +35,7 @@ from scipy.stats import spearmanr
 from mergebook import plots
 from mergebook.lab.results import load_table
 from mergebook.lab.statistics import both_intervals, interval, over_seeds
-from mergebook.stability.read import mixed, remedies
+from mergebook.stability.read import quadratics, remedies
 
 plots.use_style()
 STUDY = "vision8-remedies-vit_small"
@@ -239,10 +239,10 @@ print(f"{moved} of {sum(order.numel() for order in orders)} units change place")
 # %% tags=["remove-input"]
 small = PROFILE == "smoke"
 seeds = [100 * SEED + i for i in range(2 if small else 10)]
-uneven = mixed.uneven((0.1, 1.0, 10.0), seeds).groupby("progress").mean()
+uneven = quadratics.uneven((0.1, 1.0, 10.0), seeds).groupby("progress").mean()
 names = {"average": "average", "fednova": "FedNova", "equal": "average of equal experts"}
 table = uneven[[*names]].rename(columns=names).rename(lambda value: f"mean ηK = {value:g}")
-left = mixed.limits(0.001, seeds).mean()
+left = quadratics.limits(0.001, seeds).mean()
 table.loc["left for ever, η = 0.001"] = [left["average"], left["fednova"], np.nan]
 table.rename_axis(None).round(3).astype(object).where(table.notna(), "")
 

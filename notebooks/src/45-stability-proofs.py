@@ -40,7 +40,6 @@ from mergebook.stability.read.quadratics import (
     errors_over_steps,
     pretrained_error,
     pulled_tasks,
-    two_tasks,
 )
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory import steps as optimisers
@@ -184,7 +183,13 @@ print(f"`errors` {errors(tasks, plan).generalisation:.4f}")
 # not deny it, because its bound has a term that grows with $K$.
 
 # %% tags=["nbval-check-output"]
-pair = two_tasks()
+double = {"dtype": torch.float64}
+pair = Quadratics(
+    hessians=torch.tensor([1.0, 0.1], **double)[:, None, None],
+    centres=torch.tensor([[0.0], [4.0]], **double),
+    covariances=torch.zeros(2, 1, 1, **double),
+    start=torch.zeros(1, **double),
+)
 whole = errors_over_steps(pair, [2, 50], 1.0, batch=1, examples=1)
 print(f"pretrained: E_O = {pretrained_error(pair, examples=1):.4f}")
 for row in whole.itertuples():

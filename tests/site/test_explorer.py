@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from mergebook.stability.draw.explorer import CHOICES, SLIDERS, aligned_tasks, explorer, terms
-from mergebook.stability.read.choosing import USUAL, Parameter, first, planned
+from mergebook.stability.read.quadratics import USUAL, Parameter, first, planned
 
 SHELL = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Explorer</title>
 <meta name="viewport" content="width=device-width"><style>:root {{ color-scheme: light dark }}

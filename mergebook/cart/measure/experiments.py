@@ -3,34 +3,16 @@
 Each is a function of a zoo that returns tables, lists of rows. See `mergebook.lab.runner`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any, Literal
 
 import pandas as pd
 import torch
-from torch import Tensor
 
 from mergebook.cart.theory import interference_curves
-from mergebook.lab.comparison import (
-    accuracies,
-    adapted,
-    best_of,
-    choices,
-    choose_wide,
-    compare,
-    cut,
-    examples_of,
-    individual,
-    judged,
-    judged_alone,
-    measured_anew,
-    merge_zoo,
-    merits,
-    records,
-    sub_zoo,
-)
+from mergebook.lab import comparison as lab
 from mergebook.lab.experts import judge_merges
 from mergebook.lab.grids import ADAPTED, FIRST_GRIDS, SUBSET_GRIDS
 from mergebook.lab.results import Tables
@@ -63,10 +45,10 @@ def baselines(
         if method not in grids:
             raise ValueError(f"no grid for {method!r}; there are: {', '.join(grids)}")
     for method in methods:
-        settings[method], table = choose_wide(zoo, method, grids[method])
-        searched += records(table.assign(method=method))
+        settings[method], table = lab.choose_wide(zoo, method, grids[method])
+        searched += lab.records(table.assign(method=method))
     columns = ["method", "task", "accuracy", "normalised", "loss", "correct", "n"]
-    test = records(compare(zoo, settings)[columns])
+    test = lab.records(lab.compare(zoo, settings)[columns])
     chosen = {"zoo": zoo.fingerprint, "settings": settings}
     return {"chosen": [chosen], "validation": searched, "test": test}
 
@@ -79,30 +61,19 @@ def ranks(
     scales: Sequence[float] = (1.0, 2.0, 3.0),
     uncentred_scales: Sequence[float] = (0.3, 1.0),
 ) -> Tables:
-    """What merging keeps and where it goes, against the rank: centred (CART) and uncentred.
+    """What merging keeps against the rank: centred (CART) and uncentred.
 
     ``test``: rows of ``method``, ``scale``, ``rank_ratio``, ``task``, ``accuracy``, ``loss``, on
-    test data; and ``path``: rows of ``method``, ``scale``, ``rank_ratio``, and ``distance``, ‖θ −
-    θ_avg‖ over the mean ‖θ_t − θ_avg‖.
+    test data.
     """
-    centre = flatten(merge_zoo("average", zoo))
-    spread = float(torch.stack([(flatten(e) - centre).norm() for e in zoo.experts.values()]).mean())
     grid: list[dict[str, Any]] = [
         {"method": method, "scale": scale, "rank_ratio": ratio}
         for method, own in (("cart", scales), ("low_rank_task_arithmetic", uncentred_scales))
         for scale in own
         for ratio in rank_ratios
     ]
-    path = []
-
-    def candidates() -> Iterator[tuple[int, dict[str, Tensor]]]:
-        for i, point in enumerate(grid):
-            merged = merge_zoo(zoo=zoo, **point)
-            path.append({**point, "distance": float((flatten(merged) - centre).norm()) / spread})
-            yield i, merged
-
-    rows = [{**grid[i], **row} for i, row in judge_merges(zoo, candidates())]
-    return {"test": rows, "path": path}
+    merges = ((i, lab.merge_zoo(zoo=zoo, **point)) for i, point in enumerate(grid))
+    return {"test": [{**grid[i], **row} for i, row in judge_merges(zoo, merges)]}
 
 
 @study()
@@ -119,9 +90,9 @@ def task_counts(
     sees a mean vary, ``pretrained`` and ``individual``; and ``chosen``: rows of ``count``,
     ``subset``, ``method`` and ``settings``.
     """
-    zoo = cut(zoo, pictures)
-    own = individual(zoo, autocast=True).set_index("task")["accuracy"]
-    base = accuracies(zoo, {"pretrained": zoo.pretrained}, autocast=True).T["pretrained"]
+    zoo = lab.cut(zoo, pictures)
+    own = lab.individual(zoo, autocast=True).set_index("task")["accuracy"]
+    base = lab.accuracies(zoo, {"pretrained": zoo.pretrained}, autocast=True).T["pretrained"]
     generator = torch.Generator().manual_seed(zoo.suite.seed)
     names = list(zoo.suite.tasks)
     rows, chosen = [], []
@@ -129,24 +100,24 @@ def task_counts(
         for subset in range(1 if count == len(names) else subsets):
             order = torch.randperm(len(names), generator=generator)[:count]
             tasks = [names[i] for i in sorted(order.tolist())]
-            part = sub_zoo(zoo, tasks)
+            part = lab.sub_zoo(zoo, tasks)
             for label, (method, grid) in SUBSET_GRIDS.items():
-                best = best_of(part, method, grid)
-                chosen += choices({label: best}, count=count, subset=subset)
-                merged = merge_zoo(method, part, **best)
-                accuracy = accuracies(part, {label: merged}, autocast=True).T[label]
+                best = lab.best_of(part, method, grid)
+                chosen += lab.choices({label: best}, count=count, subset=subset)
+                merged = lab.merge_zoo(method, part, **best)
+                accuracy = lab.accuracies(part, {label: merged}, autocast=True).T[label]
                 row = {"count": count, "subset": subset, "method": label}
                 share = float((accuracy / own[tasks]).mean())
                 rows.append({**row, "accuracy": float(accuracy.mean()), "normalised": share})
     bounds = pd.DataFrame({"pretrained": base, "individual": own}).reset_index()
-    return {"test": rows, "bounds": records(bounds), "chosen": chosen}
+    return {"test": rows, "bounds": lab.records(bounds), "chosen": chosen}
 
 
 @study()
 def interference(zoo: Zoo, *, rank_ratios: Sequence[float] = RANK_RATIOS) -> Tables:
     """Interference and reconstruction error of every matrix, see `interference_curves`."""
     curves = interference_curves(zoo.experts, zoo.pretrained, rank_ratios, is_matrix=zoo.is_matrix)
-    return {"curves": records(curves)}
+    return {"curves": lab.records(curves)}
 
 
 @study()
@@ -173,16 +144,16 @@ def compression(
         ("cart_indexing", f"rank_ratio={ratio}", {"rank_ratio": ratio, "rest": rest})
         for rest, ratio in product(("own", "average"), rank_ratios)
     ]
-    rows, storage = judged_alone(zoo, setting="", rest=""), []
+    rows, storage = lab.judged_alone(zoo, setting="", rest=""), []
     for method, setting, options in settings:
         parts = _compress(zoo, method, options)
         named = {"method": method, "setting": setting, "rest": options.get("rest", "")}
         own = replace(zoo, experts={task: parts.expert(task) for task in parts.tasks})
-        rows += [{**row, **named} for row in judged_alone(own)]
+        rows += [{**row, **named} for row in lab.judged_alone(own)]
         bits = 8 * sum(map(parts.task_nbytes, parts.tasks)) / len(parts.tasks)
         size = {"shared_bytes": parts.shared_nbytes, "parameters": flatten(zoo.pretrained).numel()}
         storage.append({**named, "bits_per_task": bits, **size})
-    chosen = [row for options in masks.values() for row in choices({"tall_masks": options})]
+    chosen = [row for options in masks.values() for row in lab.choices({"tall_masks": options})]
     return {"test": rows, "storage": storage, "chosen": chosen}
 
 
@@ -205,25 +176,25 @@ def adaptation(
     results have no ``granularity``; theirs is "layer". With ``adarank``, AdaRank is measured as
     well, and ``ranks`` has rows of ``base``, ``expert``, ``matrix`` and ``rank``.
     """
-    data = unlabelled(examples_of(zoo, None, "test"))
+    data = unlabelled(lab.examples_of(zoo, None, "test"))
     rows, chosen, ranks = [], [], []
     fixed = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size}
     for base in grids if bases is None else bases:
-        best = choose_wide(zoo, base, grids[base])[0]
-        chosen += choices({base: best})
+        best = lab.choose_wide(zoo, base, grids[base])[0]
+        chosen += lab.choices({base: best})
         options = {"init": best["scale"], "rank_ratio": best.get("rank_ratio", 1.0), **fixed}
-        states: dict[tuple[str, str], StateDict] = {(base, ""): merge_zoo(base, zoo, **best)}
+        states: dict[tuple[str, str], StateDict] = {(base, ""): lab.merge_zoo(base, zoo, **best)}
         for fine in granularities:
-            result = adapted(zoo, "adamerging", data, base=base, granularity=fine, **options)
+            result = lab.adapted(zoo, "adamerging", data, base=base, granularity=fine, **options)
             states[f"adamerging+{base}", fine] = result.state
         if adarank:
-            result = adapted(zoo, "adarank", data, base=base, **options)
+            result = lab.adapted(zoo, "adarank", data, base=base, **options)
             states[f"adarank+{base}", "layer"] = result.state
             kept = result.ranks.rename_axis("expert").reset_index()
-            ranks += records(kept.melt("expert", None, "matrix", "rank").assign(base=base))
+            ranks += lab.records(kept.melt("expert", None, "matrix", "rank").assign(base=base))
         for (method, kind), state in states.items():
             table = evaluate(zoo.model, state, zoo.heads, zoo.suite)[["task", "accuracy"]]
-            rows += records(table.assign(method=method, granularity=kind))
+            rows += lab.records(table.assign(method=method, granularity=kind))
     return {"test": rows, "chosen": chosen} | ({"ranks": ranks} if adarank else {})
 
 
@@ -237,20 +208,21 @@ def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int 
     ``test``: rows of ``method`` (``cart``, or the loss), learning ``rate`` (0 for CART), ``task``,
     ``accuracy`` and ``loss``; ``chosen``: a row of ``method`` and ``settings``.
     """
-    best = choose_wide(zoo, "cart", ADAPTED["cart"])[0]
-    rows = [{"rate": 0, **row} for row in judged(zoo, "cart", merge_zoo("cart", zoo, **best))]
+    best = lab.choose_wide(zoo, "cart", ADAPTED["cart"])[0]
+    merged = lab.merge_zoo("cart", zoo, **best)
+    rows = [{"rate": 0, **row} for row in lab.judged(zoo, "cart", merged)]
     splits: dict[str, Mapping[str, Any]] = {
-        "entropy": unlabelled(examples_of(zoo, None, "test")),
-        "cross_entropy": examples_of(zoo, None),
+        "entropy": unlabelled(lab.examples_of(zoo, None, "test")),
+        "cross_entropy": lab.examples_of(zoo, None),
     }
     options = {"base": "cart", "init": best["scale"], "rank_ratio": best["rank_ratio"]}
     for loss, data in splits.items():
         for rate in rates:
-            result = adapted(
+            result = lab.adapted(
                 zoo, "adamerging", data, loss=loss, learning_rate=rate, steps=steps, **options
             )
-            rows += [{**row, "rate": rate} for row in judged(zoo, loss, result)]
-    return {"test": rows, "chosen": choices({"cart": best})}
+            rows += [{**row, "rate": rate} for row in lab.judged(zoo, loss, result)]
+    return {"test": rows, "chosen": lab.choices({"cart": best})}
 
 
 @study()
@@ -265,15 +237,15 @@ def batch_norm(
     ``test``: rows of ``method``, ``statistics`` (``"merged"`` or ``"measured"``), ``task``,
     ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``.
     """
-    rows = judged_alone(zoo, statistics="merged")
+    rows = lab.judged_alone(zoo, statistics="merged")
     chosen = []
     for method in methods:
-        best = choose_wide(zoo, method, FIRST_GRIDS[method])[0]
-        chosen += choices({method: best})
-        merged = merge_zoo(method, zoo, **best)
-        rows += judged(zoo, method, merged, statistics="merged")
-        measured = measured_anew(zoo, merged, examples)
-        rows += judged(zoo, method, measured, statistics="measured")
+        best = lab.choose_wide(zoo, method, FIRST_GRIDS[method])[0]
+        chosen += lab.choices({method: best})
+        merged = lab.merge_zoo(method, zoo, **best)
+        rows += lab.judged(zoo, method, merged, statistics="merged")
+        measured = lab.measured_anew(zoo, merged, examples)
+        rows += lab.judged(zoo, method, measured, statistics="measured")
     return {"test": rows, "chosen": chosen}
 
 
@@ -288,6 +260,7 @@ def _best_masks(zoo: Zoo, base: str, scales: Sequence[float]) -> dict[str, Any]:
     for scale in scales:
         parts = _compress(zoo, "tall_masks", {"base": base, "mask_scale": scale})
         own = replace(zoo, experts={task: parts.expert(task) for task in parts.tasks})
-        scores[scale] = merits(zoo, individual(own, "validation", autocast=True).set_index("task"))
+        table = lab.individual(own, "validation", autocast=True)
+        scores[scale] = lab.merits(zoo, table.set_index("task"))
     best = pd.DataFrame(scores).idxmax(axis=1)
     return {"base": base, "mask_scale": {str(task): float(scale) for task, scale in best.items()}}

@@ -12,15 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from mergebook.lab.comparison import (
-    adapted,
-    choices,
-    distance,
-    examples_of,
-    first,
-    merge_zoo,
-    records,
-)
+from mergebook.lab import comparison as lab
 from mergebook.lab.experts import train_experts
 from mergebook.lab.grids import GRIDS
 from mergebook.lab.heads import accuracy_of, features_of, judged_under_heads, labelled, ridge
@@ -46,7 +38,7 @@ JUDGED: dict[str, Grid] = {
 def _validated(zoo: Zoo, method: str, grid: Grid) -> pd.DataFrame:
     """Return mean accuracy on validation data under frozen heads and, left out, under new ones."""
     rows = points(grid)
-    for i, state in merged_grid(partial(merge_zoo, method, zoo), method, grid):
+    for i, state in merged_grid(partial(lab.merge_zoo, method, zoo), method, grid):
         frozen, fresh = [], []
         for name, task in zoo.suite.tasks.items():
             pair = features_of(zoo, state, name, task.validation)
@@ -66,11 +58,11 @@ def _chosen(zoo: Zoo, grids: Mapping[str, Grid]) -> tuple[Tables, States]:
     states: States = {("pretrained", ""): zoo.pretrained}
     for method, grid in grids.items():
         table = widened(grid, partial(_validated, zoo, method), _bests)
-        tables["validation"] += records(table.assign(method=method))
+        tables["validation"] += lab.records(table.assign(method=method))
         for place, by in zip(_bests(table), ("frozen", "fresh"), strict=True):
             best = {name: table[name].tolist()[place] for name in grid}
-            tables["chosen"] += choices({method: best}, by=by)
-            states[method, by] = merge_zoo(method, zoo, **best)
+            tables["chosen"] += lab.choices({method: best}, by=by)
+            states[method, by] = lab.merge_zoo(method, zoo, **best)
     return tables, states
 
 
@@ -127,7 +119,7 @@ def training_length(
     and ``distance``, ‖θ_t − θ_0‖.
     """
     sizes = {name: max(1, round(share * len(t.train))) for name, t in zoo.suite.tasks.items()}
-    part = replace(zoo, suite=first(zoo.suite, train=sizes))
+    part = replace(zoo, suite=lab.first(zoo.suite, train=sizes))
     training: dict[str, Any] = {"steps": steps, "batch_size": 32, "optimiser": "adam"}
     kept = train_experts(part, checkpoints, learning_rate=learning_rate, **training)
     tables: Tables = {"experts": []}
@@ -138,7 +130,7 @@ def training_length(
         for table, rows in made.items():
             tables.setdefault(table, []).extend({"steps": count, **row} for row in rows)
         tables["experts"] += [
-            {"steps": count, "task": name, "distance": distance(zoo, state)}
+            {"steps": count, "task": name, "distance": lab.distance(zoo, state)}
             for name, state in experts.items()
         ]
     return tables
@@ -174,9 +166,9 @@ def label_budget(
         )
         learned = {"base": "cart", "init": best["scale"], "rank_ratio": best["rank_ratio"]}
         learned |= {"loss": "cross_entropy", "learning_rate": 1e-2}
-        data = examples_of(part, None, "validation")
+        data = lab.examples_of(part, None, "validation")
         for name, options in {"adamerging": learned, "multitask": {}}.items():
-            states[name, ""] = adapted(part, name, data, steps=steps, **options).state
+            states[name, ""] = lab.adapted(part, name, data, steps=steps, **options).state
         tables["test"] += [
             {"budget": budget, "method": method, "by": by, **row}
             for (method, by), state in states.items()

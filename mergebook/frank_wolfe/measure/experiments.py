@@ -11,21 +11,7 @@ from typing import Any
 
 import torch
 
-from mergebook.lab.comparison import (
-    KINDS,
-    TOLERANCE,
-    adapted,
-    best_of,
-    choices,
-    choose_wide,
-    cut,
-    examples_of,
-    judged,
-    judged_alone,
-    merge_zoo,
-    only,
-    records,
-)
+from mergebook.lab import comparison as lab
 from mergebook.lab.grids import ADAPTED, POOL_GRIDS, REFERENCES
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
@@ -48,9 +34,10 @@ def concrete(zoo: Zoo, *, steps: int = 2000) -> Tables:
 
     ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``.
     """
-    result = adapted(zoo, "concrete", unlabelled(examples_of(zoo, None, "test")), steps=steps)
-    start = merge_zoo("task_arithmetic", zoo)
-    return {"test": judged(zoo, "task_arithmetic", start) + judged(zoo, "concrete", result)}
+    inputs = unlabelled(lab.examples_of(zoo, None, "test"))
+    result = lab.adapted(zoo, "concrete", inputs, steps=steps)
+    start = lab.merge_zoo("task_arithmetic", zoo)
+    return {"test": lab.judged(zoo, "task_arithmetic", start) + lab.judged(zoo, "concrete", result)}
 
 
 @study()
@@ -74,10 +61,10 @@ def procedures(
     ``moved``; ``hull``: rows of ``method``, the ``smallest`` coefficient and the relative ``error``
     of the iterate that the coefficients give back; ``chosen``: rows of ``method`` and ``settings``.
     """
-    data = examples_of(zoo, examples)
+    data = lab.examples_of(zoo, examples)
     inputs = unlabelled(data)
-    chosen = {name: choose_wide(zoo, name, grid)[0] for name, grid in REFERENCES.items()}
-    rules = {name: merge_zoo(name, zoo, **best) for name, best in chosen.items()}
+    chosen = {name: lab.choose_wide(zoo, name, grid)[0] for name, grid in REFERENCES.items()}
+    rules = {name: lab.merge_zoo(name, zoo, **best) for name, best in chosen.items()}
     trained = {"steps": training}
     runs: dict[str, tuple[str, Mapping[str, Any], dict[str, Any]]] = {
         "fisher": ("fisher", inputs, {}),
@@ -90,8 +77,8 @@ def procedures(
         "surgery+cart": ("surgery", inputs, {"start": "cart"}),
         "multitask": ("multitask", data, trained),
     }
-    for kind, variant in KINDS.items():
-        options = {**variant, "steps": steps, "tolerance": TOLERANCE}
+    for kind, variant in lab.KINDS.items():
+        options = {**variant, "steps": steps, "tolerance": lab.TOLERANCE}
         runs[f"frank_wolfe {kind}"] = ("frank_wolfe", data, options)
         for start in ("cart", "adamerging") if options["granularity"] == "layer" else ():
             name = f"frank_wolfe {kind}, from {start}"
@@ -100,11 +87,11 @@ def procedures(
     runs["frank_wolfe soft, by task, unconstrained"] = ("frank_wolfe", data, free)
 
     tables: Tables = {"test": [], "cost": [], "history": [], "hull": []}
-    tables["chosen"] = choices(chosen)
+    tables["chosen"] = lab.choices(chosen)
     starts = {"pretrained": zoo.pretrained, **rules}
     for name, state in starts.items():
-        tables["test"] += judged(zoo, name, state)
-    tables["test"] += judged_alone(zoo)
+        tables["test"] += lab.judged(zoo, name, state)
+    tables["test"] += lab.judged_alone(zoo)
     for name, (method, part, options) in runs.items():
         start = options.get("start", "pretrained")
         if (only_of and method not in only_of) or start not in starts:
@@ -112,14 +99,14 @@ def procedures(
         if "start" in options:
             options["start"] = starts[start]
         with measured(next(iter(zoo.pretrained.values())).device) as cost:
-            result = adapted(zoo, method, part, **options)
+            result = lab.adapted(zoo, method, part, **options)
         starts[name] = result.state
         peak = {"seconds": cost.seconds, "peak_bytes": cost.peak_bytes}
         tables["cost"].append({"method": name, **peak})
-        tables["test"] += judged(zoo, name, result)
+        tables["test"] += lab.judged(zoo, name, result)
         if method == "frank_wolfe":
             history = result.history[["step", "loss", "gap", "moved"]]
-            tables["history"] += records(history.assign(method=name))
+            tables["history"] += lab.records(history.assign(method=name))
             tables["hull"].append({"method": name, **_proof(zoo, result, starts[start])})
     return tables
 
@@ -143,13 +130,14 @@ def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5
     ``test``: rows of ``method``, ``examples``, ``task``, ``accuracy`` and ``loss``; ``chosen``: a
     row of ``method`` and ``settings``.
     """
-    best = choose_wide(zoo, "cart", ADAPTED["cart"])[0]
-    start = merge_zoo("cart", zoo, **best)
-    soft = {**KINDS["soft, by task"], "steps": steps, "tolerance": TOLERANCE}
-    hard = {**KINDS["hard, by layer"], "steps": steps, "tolerance": TOLERANCE, "start": start}
+    best = lab.choose_wide(zoo, "cart", ADAPTED["cart"])[0]
+    start = lab.merge_zoo("cart", zoo, **best)
+    common = {"steps": steps, "tolerance": lab.TOLERANCE}
+    soft = {**lab.KINDS["soft, by task"], **common}
+    hard = {**lab.KINDS["hard, by layer"], **common, "start": start}
     rows = []
     for size in sizes:
-        data = examples_of(zoo, size)
+        data = lab.examples_of(zoo, size)
         for name, method, options in (
             ("frank_wolfe soft", "frank_wolfe", soft),
             ("frank_wolfe hard, from cart", "frank_wolfe", hard),
@@ -157,13 +145,13 @@ def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5
             ("multitask", "multitask", {"steps": 200}),
         ):
             part = unlabelled(data) if method == "regmean" else data
-            result = adapted(zoo, method, part, **options)
-            rows += [{"examples": size, **row} for row in judged(zoo, name, result)]
-    result = adapted(zoo, "multitask", examples_of(zoo, None), steps=1250)
-    rows += [{"examples": 0, **row} for row in judged(zoo, "multitask", result)]
+            result = lab.adapted(zoo, method, part, **options)
+            rows += [{"examples": size, **row} for row in lab.judged(zoo, name, result)]
+    result = lab.adapted(zoo, "multitask", lab.examples_of(zoo, None), steps=1250)
+    rows += [{"examples": 0, **row} for row in lab.judged(zoo, "multitask", result)]
     for name, state in (("pretrained", zoo.pretrained), ("cart", start)):
-        rows += [{"examples": 0, **row} for row in judged(zoo, name, state)]
-    return {"test": rows, "chosen": choices({"cart": best})}
+        rows += [{"examples": 0, **row} for row in lab.judged(zoo, name, state)]
+    return {"test": rows, "chosen": lab.choices({"cart": best})}
 
 
 @study()
@@ -179,7 +167,7 @@ def irrelevant(
     targets = list(TARGETS if known else list(zoo.suite.tasks)[:4])
     others = [task for task in _shuffled(zoo) if task not in targets]
     pools = {count: [*targets, *others[:count]] for count in counts}
-    judge = replace(zoo, suite=only(zoo.suite, targets))
+    judge = replace(zoo, suite=lab.only(zoo.suite, targets))
     return _pooled(judge, pools, examples, steps, labels=True)
 
 
@@ -199,7 +187,7 @@ def relevant(
     """
     order = _shuffled(zoo)
     pools = {count: order[:count] for count in counts}
-    return _pooled(cut(zoo, pictures), pools, examples, steps)
+    return _pooled(lab.cut(zoo, pictures), pools, examples, steps)
 
 
 def _pooled(
@@ -207,22 +195,22 @@ def _pooled(
 ) -> Tables:
     """Rules and two procedures on pools of experts, judged on the suite's tasks."""
     tables: Tables = {"test": [], "chosen": []}
-    inputs = unlabelled(examples_of(zoo, examples, "test"))
-    options: dict[str, Any] = {"steps": steps, "tolerance": TOLERANCE}
+    inputs = unlabelled(lab.examples_of(zoo, examples, "test"))
+    options: dict[str, Any] = {"steps": steps, "tolerance": lab.TOLERANCE}
     for count, pool in pools.items():
         part = replace(zoo, experts={name: zoo.experts[name] for name in pool})
-        chosen = {rule: best_of(part, rule, grid) for rule, grid in POOL_GRIDS.items()}
+        chosen = {rule: lab.best_of(part, rule, grid) for rule, grid in POOL_GRIDS.items()}
         made: dict[str, Adapted | StateDict] = {
-            rule: merge_zoo(rule, part, **best) for rule, best in chosen.items()
+            rule: lab.merge_zoo(rule, part, **best) for rule, best in chosen.items()
         }
-        made["adamerging"] = adapted(part, "adamerging", inputs, steps=150)
-        made["frank_wolfe"] = adapted(part, "frank_wolfe", inputs, loss="entropy", **options)
+        made["adamerging"] = lab.adapted(part, "adamerging", inputs, steps=150)
+        made["frank_wolfe"] = lab.adapted(part, "frank_wolfe", inputs, loss="entropy", **options)
         if labels:
-            data = examples_of(zoo, examples)
-            made["frank_wolfe, labels"] = adapted(part, "frank_wolfe", data, **options)
+            data = lab.examples_of(zoo, examples)
+            made["frank_wolfe, labels"] = lab.adapted(part, "frank_wolfe", data, **options)
         for name, result in made.items():
-            tables["test"] += [{"count": count, **row} for row in judged(part, name, result)]
-        tables["chosen"] += choices(chosen, count=count)
+            tables["test"] += [{"count": count, **row} for row in lab.judged(part, name, result)]
+        tables["chosen"] += lab.choices(chosen, count=count)
     return tables
 
 

@@ -17,8 +17,8 @@ from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, UNITS, Role
 from mergebook.stability.claims import scaling
 from mergebook.stability.read import guides
-from mergebook.stability.read.choosing import HABIT
 from mergebook.stability.read.networks import fits, moves_with_laws
+from mergebook.stability.read.quadratics import HABIT
 
 CONSTANTS = "vision8-stability-vit_small"
 VALIDATED = "vision8-scaling-validated"

@@ -127,7 +127,7 @@ def steps(load: Load) -> Iterator[Comparison | Check]:
     for net in (VIT, *BY_OTHERS, faster, RESNET, FULL, *LARGER):
         for value in UNITS:
             wide = net.wide(load, value)
-            best = sweep.taken(wide, net.best(load, "steps", value, sweep.inner(wide)))
+            best = sweep.taken(wide, net.best(load, "steps", value, list(wide)[1:-1]))
             for than, end in {"last": wide.columns[-1], "first": wide.columns[0]}.items():
                 role = net.role_of(value) if than == "last" else "secondary"
                 says = f": the best K between better than K = {end}"
@@ -252,15 +252,13 @@ def _counts(load: Load, net: Network) -> pd.DataFrame:
 
 def explosion(load: Load) -> Iterator[Comparison]:
     """T9: both errors, from the best value to the largest; K and the rate are two halves."""
-    cases = [
-        (net, "", words, _swept(column))
-        for net, (words, column) in product(GRIDS, {"K": "steps", "rate": "learning_rate"}.items())
-    ]
+    columns = {"K": "steps", "rate": "learning_rate"}
+    cases = [(net, "", words, _swept(columns[words])) for net, words in product(GRIDS, columns)]
     quarter = {"steps": None, "share": 0.25}
     cases.append((UNVALIDATED, "25 % of the data, ", "K", quarter))
     cases += [(net, "", "K", {"steps": None}) for net in (FULL, *TWENTY)]
     for net, method, words, chosen in cases:
-        column = sweep.free(chosen)
+        column = columns[words]
         split = sweep.apart(net.merged(load, **chosen))
         loss = sweep.spread(split, column, "loss")
         among = list(loss.columns)[1 if words == "K" else 0 : -1]
@@ -331,7 +329,7 @@ def opposite(load: Load) -> Iterator[Comparison]:
         wide = VIT.wide(load, value)
         experts = sweep.at(load(RESULT, "experts"), steps=None)
         alone = sweep.spread(experts[experts["steps"] > 0], "steps", value)
-        best = VIT.best(load, "steps", value, sweep.inner(wide))
+        best = VIT.best(load, "steps", value, list(wide)[1:-1])
         last = wide.columns[-1]
         role: Role = "primary" if value == "accuracy" else "secondary"
         for words, who, sides in (

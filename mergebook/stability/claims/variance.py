@@ -15,7 +15,8 @@ import numpy as np
 
 from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, Role
-from mergebook.stability.read.corollary import MEASURES, RESULTS, SCALES, beside_losses, over_points
+from mergebook.stability.measure.variance import CONTROLS
+from mergebook.stability.read.corollary import MEASURES, POINT, RESULTS, SCALES, beside_losses
 
 SUITES: tuple[tuple[str, Role], ...] = (
     ("glyphs8", "primary"),
@@ -47,7 +48,9 @@ def heterogeneity(load: Load) -> Iterator[Comparison]:
             says, about = f": {name} lowers the {WORDS[measure]}", {"metric": measure}
             yield _masked(suite, name, "variance", says, about, value=measure, role=role, **logs)
         tables = (load(RESULTS[suite], part) for part in ("variance", "test"))
-        points = over_points(beside_losses(*tables)).reset_index()
+        rows = beside_losses(*tables)
+        masked = rows[~rows["operator"].isin(CONTROLS)]
+        points = masked.groupby(["scale", *POINT])[[*MEASURES, "change"]].mean().reset_index()
         for scale, measure in product(SCALES, MEASURES):
             says = f"{suite}, {WORDS[scale]}: with a lower {WORDS[measure]} goes a lower loss"
             yield comparison(

@@ -1,8 +1,8 @@
 """The explorer of chapter 43: sliders that redraw exact errors and bounds in a reader's browser.
 
 `assets/explorer.html` shows a static figure and table, which its script replaces by live ones, from
-the formulas of `terms` and the numbers of `as_data`: curvatures share their axes, so errors are
-sums.
+the formulas of `terms` and the curvatures and minima of `aligned_tasks` along the axes that all of
+them share: errors are sums.
 """
 
 import base64
@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from mergebook import plots
-from mergebook.stability.read.choosing import USUAL, first, planned
-from mergebook.stability.read.quadratics import constants, printed_parts, repaired_parts
+from mergebook.stability.read import quadratics
+from mergebook.stability.read.quadratics import USUAL, first, planned
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.quadratics import Quadratics, errors
 from mergebook.stability.theory.steps import Training
@@ -61,7 +61,9 @@ def explorer(*, seed: int = 0) -> str:
     ``data-part``, the keys of `terms`, and the value.
     """
     tasks = aligned_tasks(seed)
-    data = as_data(tasks) | {"usual": USUAL, "choices": CHOICES, "sliders": [*SLIDERS.items()]}
+    curvatures = tasks.hessians.diagonal(dim1=1, dim2=2)
+    data: dict[str, Any] = {"curvatures": curvatures.tolist(), "centres": tasks.centres.tolist()}
+    data |= {"usual": USUAL, "choices": CHOICES, "sliders": [*SLIDERS.items()]}
     data |= {"curves": CURVES, "range": RANGE, "sizes": SIZES}
     data["domains"] = [bounds.PAPERS_DOMAIN, bounds.REPAIRED_DOMAIN]
     usual = ", ".join(f"{SLIDERS[key]} = {value:g}" for key, value in USUAL.items())
@@ -94,19 +96,13 @@ def aligned_tasks(seed: int) -> Quadratics:
     )
 
 
-def as_data(tasks: Quadratics) -> dict[str, Any]:
-    """Curvatures and minima along the axes, ``(T, d)`` each, of `aligned_tasks`."""
-    curvatures = tasks.hessians.diagonal(dim1=1, dim2=2)
-    return {"curvatures": curvatures.tolist(), "centres": tasks.centres.tolist()}
-
-
 def terms(tasks: Quadratics, plan: Training) -> dict[str, dict[str, float]]:
     """Every term of the exact excess error, of the repaired bound and of Theorem 3, by name."""
-    exact, known = errors(tasks, plan), constants(tasks)
+    exact, known = errors(tasks, plan), quadratics.constants(tasks)
     parts = bounds.descent_bound(tasks.opening(plan, plan.weights), known, plan)
     parts["start"] -= tasks.floor(plan.examples)
-    printed, best = printed_parts(tasks, plan)
-    repaired = repaired_parts(tasks, plan)
+    printed, best = quadratics.printed_parts(tasks, plan)
+    repaired = quadratics.repaired_parts(tasks, plan)
     return {
         "exact": {"optimisation": exact.optimisation, "generalisation": exact.generalisation},
         "repaired": {**parts, "generalisation": repaired["generalisation"]},

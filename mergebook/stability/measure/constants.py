@@ -58,8 +58,14 @@ def stability(
     for point, state in states.items():
         losses = task_losses(problem, state)
         own = {name: loss[:curved] for name, loss in losses.items()}
-        curvatures = _curvatures(own, singles, products, generator)
-        tables["curvature"] += [{"point": point, **row} for row in curvatures]
+        options: dict[str, Any] = {"steps": products // 2, "generator": generator}
+        whole = estimators.smoothness([*own.values()], steps=products, generator=generator)
+        row = {"point": point, "of": "mean", "task": "", "smoothness": whole}
+        tables["curvature"].append(row)
+        for task, loss in own.items():
+            single = row | {"of": "example", "task": task}
+            values = estimators.example_smoothness(loss[:singles], **options).tolist()
+            tables["curvature"] += [single | {"smoothness": value} for value in values]
         rows, summary = _gradients(losses, parts)
         tables["gradients"] += [{"point": point, **row} for row in rows]
         tables["points"].append({"point": point, **summary})
@@ -67,18 +73,6 @@ def stability(
         steps = _recorded(zoo, name, adam, learning_rate)
         tables["adam"] += [{"task": name, **row} for row in steps]
     return tables
-
-
-def _curvatures(
-    losses: Mapping[str, TaskLoss], singles: int, products: int, generator: Generator
-) -> Iterator[dict[str, str | float]]:
-    """Of the mean of the tasks, and of single examples."""
-    value = estimators.smoothness([*losses.values()], steps=products, generator=generator)
-    yield {"of": "mean", "task": "", "smoothness": value}
-    for task, loss in losses.items():
-        options: dict[str, Any] = {"steps": products // 2, "generator": generator}
-        for value in estimators.example_smoothness(loss[:singles], **options).tolist():
-            yield {"of": "example", "task": task, "smoothness": value}
 
 
 def _gradients(losses: Mapping[str, TaskLoss], parts: int) -> tuple[Rows, dict[str, float]]:

@@ -18,11 +18,7 @@ from mergebook.lab.experts import judge_merges, train_experts
 from mergebook.lab.grids import FIRST_GRIDS
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import beginning_of, study
-from mergebook.stability.theory.estimators import (
-    gradient_products,
-    heterogeneity,
-    smoothness,
-)
+from mergebook.stability.theory import estimators
 from mergebook.stability.theory.task_loss import task_losses
 from mergebook.suites.families import family_of
 from mergebook.suites.models import Linearised, started_anew
@@ -75,7 +71,7 @@ def remedies(
         for name, expert in experts.items():
             loss = task_losses(problem, expert)[name]
             generator = Generator().manual_seed(zoo.suite.seed)
-            sharp = smoothness([loss], generator=generator)
+            sharp = estimators.smoothness([loss], generator=generator)
             tables["sharpness"].append({"kind": kind, "task": name, "sharpness": sharp})
         tables["test"] += comparison.judged_alone(made, autocast=False, kind=kind)
         for method in methods:
@@ -158,8 +154,9 @@ def _compared(
         row |= {**scores, "barrier": scores["loss"] - sum(ends) / 2}
         if len(zoo.suite.tasks) > 1:
             losses = [*task_losses(comparison.problem_of(zoo, examples), merged).values()]
-            zeta = heterogeneity(gradient_products(losses, parts))[0]  # of two tasks it is the same
-            row["heterogeneity"] = zeta.value
+            products = estimators.gradient_products(losses, parts)
+            first_of_two = estimators.heterogeneity(products)[0]  # the other one is the same
+            row["heterogeneity"] = first_of_two.value
         yield row
 
 
@@ -188,7 +185,7 @@ def mechanisms(
     short = replace(zoo, suite=comparison.first(zoo.suite, **dict.fromkeys(SPLITS, pictures)))
     inputs = unlabelled(comparison.examples_of(zoo, None, "test"))
     losses = task_losses(comparison.problem_of(zoo, examples), zoo.pretrained)
-    apart = heterogeneity(gradient_products([*losses.values()], parts))
+    apart = estimators.heterogeneity(estimators.gradient_products([*losses.values()], parts))
     tables = Tables(coefficients=[], test=[])
     for fine in ("task", "layer"):
         options = {"steps": steps, "learning_rate": learning_rate, "granularity": fine}

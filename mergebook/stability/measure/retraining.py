@@ -19,12 +19,7 @@ from torch import Generator, Tensor, nn
 from mergebook.lab.comparison import problem_of
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import beginning_of, study
-from mergebook.stability.theory.estimators import (
-    example_smoothness,
-    gradient_noise,
-    gradient_products,
-    heterogeneity,
-)
+from mergebook.stability.theory import estimators
 from mergebook.stability.theory.task_loss import task_losses
 from mergebook.suites.training import loss_of_rows
 from mergebook.suites.types import Zoo
@@ -74,9 +69,9 @@ def retraining(
         if other != usual[name]
     ]
     losses = task_losses(problem_of(zoo, examples), zoo.pretrained)
-    apart = heterogeneity(gradient_products([*losses.values()]))
+    apart = estimators.heterogeneity(estimators.gradient_products([*losses.values()]))
     noise = [
-        {"task": name, "noise": gradient_noise(loss).square, "heterogeneity": zeta.value}
+        {"task": name, "noise": estimators.gradient_noise(loss).square, "heterogeneity": zeta.value}
         for (name, loss), zeta in zip(losses.items(), apart, strict=True)
     ]
     tables: Tables = {"moves": [], "noise": noise}
@@ -163,7 +158,7 @@ def merge_stability(
         }
         train = losses["loss"]
         lengths = [torch.cat([g.square().sum(1) for g in one.example_gradients()]) for one in train]
-        curvatures = [example_smoothness(one[:singles], **options) for one in train]
+        curvatures = [estimators.example_smoothness(one[:singles], **options) for one in train]
         return row | {
             "second_moment": float(torch.stack([part.mean() for part in lengths]).mean()),
             "squared": float(torch.stack([one.gradient() for one in train]).mean(0).square().sum()),

@@ -19,17 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mergebook.lab.comparison import (
-    adapted,
-    best_of,
-    distance,
-    examples_of,
-    first,
-    measured_anew,
-    merge_zoo,
-    only,
-    scores,
-)
+from mergebook.lab import comparison as lab
 from mergebook.lab.experts import train_experts
 from mergebook.lab.results import Rows, Tables
 from mergebook.lab.runner import beginning_of, study
@@ -53,17 +43,17 @@ TOTALS = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # sums of the T scales that tuning
 def _scaled(zoo: Zoo, *, method: str, total: float | None = None, **settings: Any) -> StateDict:
     """A merging method on a zoo of T experts, at the scale ``total`` / T or at its default."""
     scale = {} if total is None else {"scale": total / len(zoo.experts)}
-    return merge_zoo(method, zoo, **scale, **settings)
+    return lab.merge_zoo(method, zoo, **scale, **settings)
 
 
 def _adamerging(zoo: Zoo) -> StateDict:
-    inputs = unlabelled(examples_of(zoo, None, "validation"))
-    return adapted(zoo, "adamerging", inputs, **ADAPTING).state
+    inputs = unlabelled(lab.examples_of(zoo, None, "validation"))
+    return lab.adapted(zoo, "adamerging", inputs, **ADAPTING).state
 
 
 def _tuned(zoo: Zoo) -> StateDict:
     grid = {"scale": [total / len(zoo.experts) for total in TOTALS]}
-    return merge_zoo("task_arithmetic", zoo, **best_of(zoo, "task_arithmetic", grid))
+    return lab.merge_zoo("task_arithmetic", zoo, **lab.best_of(zoo, "task_arithmetic", grid))
 
 
 # Every method at one scale, but for the tuned one, whose scale is chosen by validation accuracy for
@@ -79,7 +69,7 @@ RULES: dict[str, Rule] = {
     "ties_printed": partial(_scaled, method="ties", total=1, reduce="sum"),
     "dare_printed": partial(_scaled, method="dare", total=1),
     "adamerging": _adamerging,
-    "average_recalibrated": lambda zoo: measured_anew(zoo, merge_zoo("average", zoo)),
+    "average_recalibrated": lambda zoo: lab.measured_anew(zoo, lab.merge_zoo("average", zoo)),
 }
 
 
@@ -134,9 +124,9 @@ def scaling(zoo: Zoo, **settings: Any) -> Tables:
 
     sizes = {name: len(task.train) for name, task in zoo.suite.tasks.items()}
     shares = {name: max(1, round(plan.share * size)) for name, size in sizes.items()}
-    trained = first(zoo.suite, train=shares)
+    trained = lab.first(zoo.suite, train=shares)
     shown = {"train": plan.seen, "validation": plan.pictures, "test": plan.pictures}
-    judged = replace(zoo, suite=first(trained, **shown))
+    judged = replace(zoo, suite=lab.first(trained, **shown))
     where = {"learning_rate": plan.learning_rate, "batch_size": plan.batch_size}
     whole = replace(zoo, suite=trained)
     kept = trained_checkpoints(whole, plan.steps, optimiser=plan.optimiser, **where)
@@ -151,8 +141,9 @@ def scaling(zoo: Zoo, **settings: Any) -> Tables:
     rules = {"average": plan.groups, **dict.fromkeys(plan.rivals, plan.compared)}
     joint: Rows = []  # of one model trained on all tasks, as a floor of the training loss
     if plan.joint:
-        last, data = replace(whole, experts=dict(kept[max(plan.steps)])), examples_of(whole, None)
-        state = adapted(last, "multitask", data, steps=plan.joint, batch_size=JOINT).state
+        last = replace(whole, experts=dict(kept[max(plan.steps)]))
+        data = lab.examples_of(whole, None)
+        state = lab.adapted(last, "multitask", data, steps=plan.joint, batch_size=JOINT).state
         joint = [{"steps": plan.joint, **row} for row in _scores(judged, state, names, ALL)]
         for row in joint:
             del row["distance"]
@@ -236,7 +227,7 @@ def _judged(
     splits: Mapping[str, SplitName] = BOTH,
 ) -> Iterator[dict[str, Any]]:
     """What a rule makes of these experts, one row per task."""
-    part = replace(zoo, suite=only(zoo.suite, list(states)), experts=dict(states))
+    part = replace(zoo, suite=lab.only(zoo.suite, list(states)), experts=dict(states))
     yield from _scores(part, RULES[rule](part), list(states), splits)
 
 
@@ -244,8 +235,8 @@ def _scores(
     zoo: Zoo, state: StateDict, tasks: Sequence[str], splits: Mapping[str, SplitName]
 ) -> Iterator[dict[str, Any]]:
     """`distance` to four digits, and `scores` to four decimals."""
-    far = float(f"{distance(zoo, state):.4g}")
-    for row in scores(zoo, state, zoo.heads, tasks, splits):
+    far = float(f"{lab.distance(zoo, state):.4g}")
+    for row in lab.scores(zoo, state, zoo.heads, tasks, splits):
         task = row.pop("task")
         rounded = {name: round(value, 4) for name, value in row.items()}
         yield {"distance": far, "task": task, **rounded}
@@ -283,16 +274,16 @@ def repeats(
         found = train_experts(zoo, checkpoints, [name], seed=lambda _: seed, **options, **training)
         return found[name][steps]
 
-    first = {name: trained(name, 0) for name in names}
+    own = {name: trained(name, 0) for name in names}
     table: Rows = []
     for place, name in enumerate(names[:tasks]):
         kinds = {
-            "same": [first[name], *(trained(name, number) for number in range(1, max(counts)))],
-            "different": [first[other] for other in [*names[place:], *names[:place]]],
+            "same": [own[name], *(trained(name, number) for number in range(1, max(counts)))],
+            "different": [own[other] for other in [*names[place:], *names[:place]]],
         }
         for (kind, experts), count in product(kinds.items(), counts):
             named = {str(number): expert for number, expert in enumerate(experts[:count])}
-            state = merge_zoo("average", replace(zoo, experts=named))
-            for row in scores(zoo, state, zoo.heads, [name], {"": "test"}):
+            state = lab.merge_zoo("average", replace(zoo, experts=named))
+            for row in lab.scores(zoo, state, zoo.heads, [name], {"": "test"}):
                 table.append({"kind": kind, "count": count, **row})
     return {"test": table}

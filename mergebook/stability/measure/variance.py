@@ -10,13 +10,7 @@ from mergebook.lab.comparison import cut
 from mergebook.lab.experts import judge_merges
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
-from mergebook.stability.theory.variance import (
-    elect_rows,
-    reduction,
-    relative_variance,
-    task_variance,
-    trim_rows,
-)
+from mergebook.stability.theory import variance as masks
 from mergebook.suites.types import Zoo
 from mergelib.rules.sparse import drop_and_rescale
 from mergelib.statedict import StateDict, flatten, is_statistic, unflatten
@@ -93,12 +87,12 @@ def masked(
     """Every operator of `variance` and its density, with the rows that it makes, ``(T, n)``."""
     generator = torch.Generator().manual_seed(seed)
     yield "none", 1.0, rows
-    yield "elect", 1.0, elect_rows(rows)
-    yield "elect the minority", 1.0, elect_rows(rows, minority=True)
+    yield "elect", 1.0, masks.elect_rows(rows)
+    yield "elect the minority", 1.0, masks.elect_rows(rows, minority=True)
     for density in densities:
-        trimmed = trim_rows(rows, density)
+        trimmed = masks.trim_rows(rows, density)
         yield "trim", density, trimmed
-        yield "trim, elect", density, elect_rows(trimmed)
+        yield "trim, elect", density, masks.elect_rows(trimmed)
         draws = [drop_and_rescale(row, 1 - density, generator) for row in rows]
         yield "drop", density, torch.stack(draws)
         yield "shrink", density, density * rows
@@ -110,15 +104,15 @@ def changes(before: Tensor, after: Tensor) -> dict[str, Any]:
     raw = torch.zeros(2, dtype=torch.float64)
     pieces = zip(before.split(PIECE, dim=1), after.split(PIECE, dim=1), strict=True)
     for old, new in pieces:
-        fallen, zeroed = reduction(old, new), (old != 0) & (new == 0)
+        fallen, zeroed = masks.reduction(old, new), (old != 0) & (new == 0)
         sums = [fallen.sum(1, dtype=torch.float64), (fallen * zeroed).sum(1, dtype=torch.float64)]
         experts += torch.stack(sums).cpu()
-        variances = [task_variance(part) for part in (old, new)]
+        variances = [masks.task_variance(part) for part in (old, new)]
         raw += torch.stack([part.sum(dtype=torch.float64) for part in variances]).cpu()
     shares = (experts > 0).double().mean(1)
     return {
         "raw": float(raw[1] / raw[0]),
-        "relative": relative_variance(after),
+        "relative": masks.relative_variance(after),
         "experts": float(shares[0]),
         "experts_zeroed": float(shares[1]),
     }

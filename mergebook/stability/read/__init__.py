@@ -1,1 +1,1 @@
-"""What the chapters on the stability framework compute; one module per chapter."""
+"""What the chapters on the stability framework compute."""

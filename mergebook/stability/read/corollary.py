@@ -41,9 +41,3 @@ def links(changes: pd.DataFrame) -> pd.DataFrame:
     ranks = own.groupby(["scale", "seed"])[[*MEASURES, "projection", "change"]].corr("spearman")
     wide = ranks["change"].unstack("seed").rename_axis(["scale", "measure"])
     return wide.loc[[pair for pair in LINKED if pair in wide.index]].T
-
-
-def over_points(changes: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds of what an operator changes: one row per scale, operator and density."""
-    own = changes[~changes["operator"].isin(CONTROLS)]
-    return own.groupby(["scale", *POINT])[[*MEASURES, "change"]].mean()

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from mergebook.stability.read.choosing import HABIT
+from mergebook.stability.read.quadratics import HABIT
 from mergebook.stability.read.scaling import SETTING, USUAL, plan_of
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.estimators import pl_constant

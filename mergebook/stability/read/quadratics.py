@@ -1,26 +1,26 @@
-"""What chapters 40 and 43 compute: quadratic tasks, and exact errors and bounds of their merges."""
+"""What chapters 40 and 43 to 45 compute on quadratic tasks: exact errors, and bounds, of merges.
+
+A *setting* is a learning rate η, a number of steps K and a batch size b, the same for all experts,
+which are averaged. The unit of every interval is the family of tasks that a seed draws.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations, product
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import torch
+from scipy.stats import kendalltau
+from torch import Tensor
 
 from mergebook.stability.theory import bounds
-from mergebook.stability.theory.quadratics import Quadratics, errors
-from mergebook.stability.theory.steps import Training
+from mergebook.stability.theory.quadratics import Quadratics, covered, errors
+from mergebook.stability.theory.steps import Training, sgd
 
 TOTALS = ["truth", "theorem_3", "best_gamma", "repaired"]
-
-
-def two_tasks() -> Quadratics:
-    """½ θ² and ½ · 0.1 (θ − 4)² without noise, from 0: a sharp task, and a flat one far away."""
-    return Quadratics(
-        hessians=torch.tensor([1.0, 0.1], dtype=torch.float64)[:, None, None],
-        centres=torch.tensor([[0.0], [4.0]], dtype=torch.float64),
-        covariances=torch.zeros(2, 1, 1, dtype=torch.float64),
-        start=torch.zeros(1, dtype=torch.float64),
-    )
 
 
 def pulled_tasks(
@@ -112,3 +112,144 @@ def repaired_parts(tasks: Quadratics, plan: Training) -> dict[str, float]:
     spread = tasks.covariances.diagonal(dim1=1, dim2=2).sum(1).sqrt()
     largest = bounds.Losses(known.smoothness, 2 * known.smoothness * spread, known.heterogeneity)
     return bounds.convex_excess_bound(parts, tasks.floor(plan.examples), largest, plan)
+
+
+# Do bounds rank and choose settings as the exact errors do? (chapter 43)
+
+Parameter = Literal["steps", "rate", "batch", "examples", "tasks"]
+Setting = Mapping[Parameter, Any]
+
+USUAL: Setting = {"steps": 100, "rate": 0.05, "batch": 8, "examples": 50, "tasks": 4}
+RATES, STEPS, BATCHES = (0.01, 0.05, 0.25), (1, 3, 10, 30, 100, 300, 1000), (2, 16)
+
+
+def settings(steps: Sequence[int] = STEPS, examples: int = 50) -> list[Setting]:
+    """All of `RATES`, steps and `BATCHES`."""
+    grid = product(RATES, steps, BATCHES)
+    return [{"rate": r, "steps": k, "batch": b, "examples": examples} for r, k, b in grid]
+
+
+FAMILY = ["own", "turned", "seed"]
+HABIT = "fixed_progress"  # the rule that needs no bound: the usual ηK
+GUIDES = [*TOTALS[1:], HABIT]
+
+
+def planned(setting: Mapping[Any, Any]) -> Training:
+    """Equal experts of plain SGD, averaged; as usual but for what the setting says."""
+    own = {name: setting.get(name, value) for name, value in USUAL.items()}
+    return Training.alike(own["tasks"], own["steps"], own["rate"], own["batch"], own["examples"])
+
+
+def first(tasks: Quadratics, count: int) -> Quadratics:
+    """The first of the tasks."""
+    return Quadratics(
+        tasks.hessians[:count], tasks.centres[:count], tasks.covariances[:count], tasks.start
+    )
+
+
+def survey(
+    settings: Iterable[Setting],  # as far as they are not `USUAL`
+    seeds: Sequence[int],
+    *,
+    own: Sequence[float] = (0.5,),  # how long the tasks' own gradients at θ_0 are
+    turned: Sequence[float] = (1.0,),  # how differently their curvatures point, 0 to 1
+) -> pd.DataFrame:
+    """Exact error and bounds of every setting on many families, whose first tasks are merged.
+
+    One row per family and setting: ``own``, ``turned``, ``seed``, the setting, ``progress`` (ηK),
+    `TOTALS`, and `HABIT`: how far ηK is, in logarithms, from what was best on average in the
+    *other* families of a kind.
+    """
+    rows: list[dict[str, Any]] = []
+    grid: list[dict[Any, Any]] = [{**USUAL, **setting} for setting in settings]
+    most = max(setting["tasks"] for setting in grid)
+    for pull, turn, seed in product(own, turned, seeds):
+        family = pulled_tasks(most, own=pull, turned=turn, seed=seed)
+        for setting in grid:
+            tasks, plan = first(family, setting["tasks"]), planned(setting)
+            row = {"own": pull, "turned": turn, "seed": seed, **setting}
+            row |= {"progress": setting["rate"] * setting["steps"], **totals(tasks, plan)}
+            rows.append(row)
+    table = pd.DataFrame(rows)
+    best_rows = table.loc[table.groupby(FAMILY)["truth"].idxmin()].set_index(FAMILY)
+    lengths = np.log(best_rows["progress"])
+    others = lengths.groupby(["own", "turned"]).transform(
+        lambda best: (best.sum() - best) / (len(best) - 1 or math.nan)
+    )
+    table = table.merge(others.rename("usual").reset_index(), on=FAMILY)
+    table[HABIT] = (np.log(table["progress"]) - table.pop("usual")).abs()
+    return table
+
+
+def agreement(table: pd.DataFrame) -> pd.DataFrame:
+    """Kendall's τ of each of `GUIDES` with the exact error, a row for each family of a `survey`."""
+    ranks = {
+        kind: {guide: kendalltau(rows[guide], rows["truth"]).statistic for guide in GUIDES}
+        for kind, rows in table.groupby(FAMILY)
+    }
+    return pd.DataFrame.from_dict(ranks, orient="index").rename_axis(FAMILY).reset_index()
+
+
+# Experts that were trained for different times (chapter 44)
+
+TIMES, RATE = 8, 0.01  # how much longer two of the four experts are trained; η
+
+
+def uneven(lengths: Sequence[float], seeds: Sequence[int]) -> pd.DataFrame:
+    """Four experts, two of which are trained `TIMES` longer, over all six choices of the two.
+
+    One row per seed and length, means over the six: ``seed``, ``progress``; the exact excess error
+    over that of θ_0 of the ``average``, of ``fednova``, and of the average of experts trained for
+    ``equal`` lengths.
+    """
+    rows = []
+    for seed, length in product(seeds, lengths):
+        tasks = pulled_tasks(seed=seed)
+        start = pretrained_error(tasks, examples=USUAL["examples"])
+        count = round(length / RATE)
+        alike = planned({"steps": count, "rate": RATE})
+        values = []
+        for pair in combinations(range(4), 2):
+            paces = torch.ones(4, dtype=torch.float64)
+            paces[list(pair)] = TIMES
+            counts = (paces / paces.mean() * count).round().clamp(min=1)
+            plan = replace(alike, vectors=[sgd(int(own)) for own in counts])
+            values.append([errors(tasks, each).excess for each in (plan, normalised(plan))])
+        average, fednova = (torch.tensor(values, dtype=torch.float64).mean(0) / start).tolist()
+        row = {"seed": seed, "progress": length, "average": average, "fednova": fednova}
+        rows.append(row | {"equal": errors(tasks, alike).excess / start})
+    return pd.DataFrame(rows)
+
+
+def normalised(plan: Training) -> Training:
+    """FedNova: weights w_t τ_eff / ‖a_t‖₁ = w_t² / ω_t, of a sum above 1 for unequal experts."""
+    return replace(plan, weights=plan.weights**2 / plan.surrogate[1])
+
+
+def limits(rate: float, seeds: Sequence[int]) -> pd.DataFrame:
+    """Optimisation error left after many rounds of 1, 1, 8 and 8 steps, over θ_0's, no noise."""
+    rows = []
+    for seed in seeds:
+        tasks = pulled_tasks(seed=seed)
+        alike = Training.alike(4, 1, rate, batch=1, examples=1)
+        plan = replace(alike, vectors=[sgd(count) for count in (1, 1, TIMES, TIMES)])
+        start = above(tasks, tasks.start)
+        plans = {"average": plan, "fednova": normalised(plan)}
+        rows.append({name: above(tasks, limit(tasks, own)) / start for name, own in plans.items()})
+    return pd.DataFrame(rows)
+
+
+def limit(tasks: Quadratics, plan: Training) -> Tensor:
+    """Where merging arrives if experts are trained from the last merge again and again, ``(d,)``.
+
+    Expected; a round moves θ by Σ w_t R_t (c_t − θ), which is zero at the point returned.
+    """
+    pulls = plan.weights[:, None, None] * covered(tasks, plan)[0]
+    arrived: Tensor = torch.linalg.solve(pulls.sum(0), (pulls @ tasks.centres[..., None]).sum(0))
+    return arrived[:, 0]
+
+
+def above(tasks: Quadratics, point: Tensor) -> float:
+    """Mean expected loss at a point, less the least there is."""
+    away = point - tasks.minimum
+    return float(0.5 * away @ tasks.hessians.mean(0) @ away)

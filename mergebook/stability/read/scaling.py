@@ -75,11 +75,6 @@ def taken(wide: pd.DataFrame, choice: Mapping[Any, Any]) -> pd.Series:
     return found
 
 
-def inner(wide: pd.DataFrame) -> list[Any]:
-    """The columns without the first and the last."""
-    return list(wide.columns)[1:-1]
-
-
 def difference(values: pd.Series) -> tuple[float, float]:
     """Mean and half width of Student's 95 % interval over seeds, of values by seed and task."""
     return interval(values.groupby("seed").mean().tolist())
@@ -127,28 +122,23 @@ def agreement(merged: pd.DataFrame, method: str, value: str = "accuracy") -> pd.
     groups = merged.loc[merged["method"] == method, "group"].unique()
     part = merged[merged["group"].isin(groups)]
     steps: dict[str, list[pd.DataFrame]] = {method: [], "average": []}
-    for sweep in sweeps(merged):
+    for column, chosen in sweeps(merged).items():
         for name, found in steps.items():
-            means = spread(at(part, method=name, **sweep), free(sweep), value)
+            means = spread(at(part, method=name, **chosen), column, value)
             found.append(means.groupby("seed").mean().diff(axis=1).iloc[:, 1:])
     first, second = (np.sign(pd.concat(found, axis=1).to_numpy()) for found in steps.values())
     seeds = sorted(merged["seed"].unique())
     return pd.Series(100 * (1 + first * second).mean(1) / 2, index=seeds)
 
 
-def sweeps(merged: pd.DataFrame) -> list[dict[str, Any]]:
-    """For `at`: one parameter at a time as None, at the most steps that all its values have."""
-    found: list[dict[str, Any]] = [{"steps": None}]
+def sweeps(merged: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """By parameter, for `at`: itself as None, at the most steps that all its values have."""
+    found: dict[str, dict[str, Any]] = {"steps": {"steps": None}}
     for name in SETTING:
         rows = at(merged, method="average", **{name: None})
         counts = rows.groupby(name)["steps"].agg(set)
-        found.append({name: None, "steps": max(set.intersection(*counts))})
+        found[name] = {name: None, "steps": max(set.intersection(*counts))}
     return found
-
-
-def free(sweep: Mapping[str, Any]) -> str:
-    """The parameter that one of `sweeps` changes."""
-    return next(name for name, value in sweep.items() if value is None)
 
 
 def shared_tasks(counts: pd.DataFrame, method: str, value: str = "accuracy") -> pd.DataFrame:
@@ -186,8 +176,7 @@ def beside_theory(
     factor, fitted by least squares to all settings at the usual rate.
     """
     gains, tables = gained(averages, experts), {}
-    for varied in sweeps(gains):
-        column = free(varied)
+    for column, varied in sweeps(gains).items():
         table = curve(at(gains, **varied), column, "generalisation")
         loss = at(averages, **varied).groupby(column)["train_loss"].mean()
         usual = {**USUAL, "steps": varied["steps"] or ANCHOR}
@@ -211,7 +200,7 @@ def exponents(gains: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> pd.Dat
     pseudo-values of the delete-one jackknife over seeds. E_G does not change with the rate.
     """
     rows = {}
-    swept = {free(varied): varied for varied in sweeps(gains)}
+    swept = sweeps(gains)
     swept.pop("learning_rate", None)
     for column, varied in swept.items():
         parts = spread(at(gains, **varied), column, "generalisation")

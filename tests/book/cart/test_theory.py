@@ -16,9 +16,9 @@ from mergebook.cart.theory import (
     reconstruction_error,
     spectrum,
     task_interference,
-    task_matrices,
 )
 from mergelib.numerics.linalg import low_rank
+from mergelib.rules.arithmetic import average
 from mergelib.statedict import is_kernel
 
 
@@ -65,8 +65,8 @@ def test_the_same_direction_interferes_fully() -> None:
 
 def test_two_centred_experts_are_opposite() -> None:
     """So they share all directions, and centring makes interference no smaller than it can be."""
-    experts, base = matrices(2), torch.zeros(6, 9)
-    first, second = task_matrices(experts, base, centred=True)
+    experts = matrices(2)
+    first, second = (expert - average(experts) for expert in experts)
     torch.testing.assert_close(first, -second)
     alike = interference([spectrum(first), spectrum(first)])
     torch.testing.assert_close(interference([spectrum(first), spectrum(second)]), alike)
@@ -168,7 +168,8 @@ def test_output_interference_is_its_definition(centred: bool) -> None:
     table = output_interference(experts, {"a.weight": origin}, seen, [0.5, 1.0])
     for ratio, k in ((0.5, 3), (1.0, 6)):
         row = table.query(f"centred == {centred} and rank_ratio == {ratio}").iloc[0]
-        cut = [low_rank(each, k) for each in task_matrices(tuned, origin, centred=centred)]
+        start = average(tuned) if centred else origin
+        cut = [low_rank(each - start, k) for each in tuned]
         own = sum(float((x @ d.T).square().sum()) for x, d in zip(inputs, cut, strict=True))
         assert row["joint"] == pytest.approx(task_interference(cut, inputs) / own, rel=1e-4)
         pairs = [

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from mergebook.cart import claims as cart
-from mergebook.cart.paper import COMPRESSED, SUITES
+from mergebook.cart.paper import DECIDING
 from mergebook.cogram import claims as cogram
 from mergebook.frank_wolfe import claims as frank_wolfe
 from mergebook.lab.results import MissingResult, load_result, load_table
@@ -219,7 +219,8 @@ def test_cart_is_compared_with_each_of_the_others_and_the_rest_as_the_table_has_
     assert papers["20 tasks: CART above each of the other four"] == pytest.approx(11.3)
     assert papers["14 tasks: task arithmetic above TIES"] == pytest.approx(0.2)
     assert np.isnan(papers["sentences, 8 tasks: CART above each of the other four"])
-    deciding = [f"{words}: CART above each of the other four" for _, words in SUITES]
+    suites = [pair for setting in DECIDING for pair in setting.suites(setting.counts)]
+    deciding = [f"{words}: CART above each of the other four" for _, words in suites]
     assert checks.loc[checks["role"] == "primary", "what"].tolist() == deciding
 
 
@@ -295,8 +296,9 @@ def test_both_readings_of_a_compressions_rest_decide(
     table = compressions(rests) if rests else compressions(["average"]).drop(columns="rest")
     checks = cart.CLAIMS[7].checks(cached(lambda *_: table))
     deciding = [check for check in checks if check.role == "primary"]
-    assert [check.value for check in deciding] == pytest.approx(values * len(COMPRESSED))
-    names = {words: [c for c in deciding if c.what.startswith(words)] for _, words in COMPRESSED}
+    suites = [pair for setting in DECIDING for pair in setting.suites(setting.compressed)]
+    assert [check.value for check in deciding] == pytest.approx(values * len(suites))
+    names = {words: [c for c in deciding if c.what.startswith(words)] for _, words in suites}
     assert all(found for found in names.values())
     assert all(("averaged" in check.what) == (check.value < -5) for check in deciding)
 

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from mergebook.stability.draw.explorer import aligned_tasks, as_data, terms
-from mergebook.stability.read import choosing, mixed
+from mergebook.stability.draw.explorer import aligned_tasks, terms
+from mergebook.stability.read import quadratics
 from mergebook.stability.read.quadratics import (
     TOTALS,
     bounds_over_steps,
@@ -22,7 +22,7 @@ from mergelib.rules.arithmetic import fednova
 
 @pytest.fixture(scope="module")
 def settings() -> pd.DataFrame:
-    return choosing.survey(choosing.settings((1, 30, 300)), (0, 1, 2), turned=(0.3, 1.0))
+    return quadratics.survey(quadratics.settings((1, 30, 300)), (0, 1, 2), turned=(0.3, 1.0))
 
 
 def uneven_plan() -> Training:
@@ -31,18 +31,18 @@ def uneven_plan() -> Training:
 
 
 def test_scaling_moves_one_parameter() -> None:
-    table = choosing.survey([{"steps": 10}, {"steps": 100}], (0,))
+    table = quadratics.survey([{"steps": 10}, {"steps": 100}], (0,))
     usual = bounds_over_steps(pulled_tasks(), [10, 100], 0.05, batch=8, examples=50)
     for name in TOTALS:
         assert table[name].tolist() == pytest.approx(usual[name].tolist())
-    more = choosing.survey([{"tasks": 2}, {"tasks": 5}], (0,)).iloc[0]
-    pair = choosing.first(pulled_tasks(5), 2)
+    more = quadratics.survey([{"tasks": 2}, {"tasks": 5}], (0,)).iloc[0]
+    pair = quadratics.first(pulled_tasks(5), 2)
     plan = Training.alike(2, 100, 0.05, batch=8, examples=50)
     assert more["truth"] == pytest.approx(errors(pair, plan).excess)
 
 
 def test_agreement_counts_pairs(settings: pd.DataFrame) -> None:
-    result = choosing.agreement(settings).iloc[0]
+    result = quadratics.agreement(settings).iloc[0]
     family = settings[(settings["turned"] == result["turned"]) & (settings["seed"] == 0)]
     pairs = list(itertools.combinations(family.index, 2))
     votes = [
@@ -58,7 +58,7 @@ def test_the_habit_comes_from_other_families(settings: pd.DataFrame) -> None:
     best = kind.sort_values("truth").groupby("seed")["progress"].first()
     row = kind[kind["seed"] == 0].iloc[0]
     usual = np.sqrt(best[1] * best[2])
-    assert row[choosing.HABIT] == pytest.approx(abs(np.log(row["progress"] / usual)))
+    assert row[quadratics.HABIT] == pytest.approx(abs(np.log(row["progress"] / usual)))
 
 
 def test_normalised_weights_are_fednova() -> None:
@@ -66,7 +66,7 @@ def test_normalised_weights_are_fednova() -> None:
     reach, _ = covered(tasks, plan)
     experts = tasks.start + (reach @ (tasks.centres - tasks.start)[..., None])[..., 0]
     merged = fednova(list(experts), tasks.start, steps=plan.steps.tolist())
-    weights = mixed.normalised(plan).weights
+    weights = quadratics.normalised(plan).weights
     torch.testing.assert_close(merged, tasks.start + weights @ (experts - tasks.start))
     assert float(weights.sum()) > 1
 
@@ -77,18 +77,18 @@ def test_limit_is_where_rounds_arrive() -> None:
     point = tasks.start
     for _ in range(2000):
         point = point + plan.weights @ (reach @ (tasks.centres - point)[..., None])[..., 0]
-    torch.testing.assert_close(mixed.limit(tasks, plan), point)
-    assert mixed.above(tasks, tasks.minimum) == 0
+    torch.testing.assert_close(quadratics.limit(tasks, plan), point)
+    assert quadratics.above(tasks, tasks.minimum) == 0
 
 
 def test_early_on_fednova_is_the_average_of_equal_experts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mixed, "RATE", 0.001)
-    row = mixed.uneven((0.01,), (0,)).iloc[0]
+    monkeypatch.setattr(quadratics, "RATE", 0.001)
+    row = quadratics.uneven((0.01,), (0,)).iloc[0]
     assert row["fednova"] == pytest.approx(row["equal"], rel=1e-3)
 
 
 def test_the_explorers_terms_add_up() -> None:
-    tasks = choosing.first(aligned_tasks(2), 3)
+    tasks = quadratics.first(aligned_tasks(2), 3)
     plan = Training.alike(3, 30, 0.05, batch=4, examples=50)
     sums = {group: sum(parts.values()) for group, parts in terms(tasks, plan).items()}
     expected = totals(tasks, plan)
@@ -96,5 +96,5 @@ def test_the_explorers_terms_add_up() -> None:
     assert sums["repaired"] == pytest.approx(expected["repaired"])
     assert sums["printed"] == pytest.approx(expected["theorem_3"])
     assert sums["gamma"] == pytest.approx(expected["best_gamma"])
-    data = as_data(tasks)
-    assert sorted(data["curvatures"][0]) == sorted(data["curvatures"][1])
+    curvatures = tasks.hessians.diagonal(dim1=1, dim2=2).tolist()
+    assert sorted(curvatures[0]) == sorted(curvatures[1])

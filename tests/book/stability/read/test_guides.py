@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mergebook.stability.read import guides
-from mergebook.stability.read.choosing import HABIT
+from mergebook.stability.read.quadratics import HABIT
 from mergebook.stability.theory.bounds import Losses
 from mergebook.stability.theory.steps import Training
 

@@ -10,8 +10,8 @@ from mergebook.stability.read.quadratics import (
     errors_over_steps,
     pretrained_error,
     pulled_tasks,
-    two_tasks,
 )
+from mergebook.stability.theory.quadratics import Quadratics
 
 SETTINGS = {"batch": 8, "examples": 50}
 
@@ -31,7 +31,11 @@ def test_the_pretrained_error_is_where_training_begins() -> None:
     assert pretrained_error(tasks, examples=50) == pytest.approx(
         float(table["excess"].iloc[0]), rel=1e-6
     )
-    assert pretrained_error(two_tasks(), examples=1) == pytest.approx(0.275 * (0.4 / 1.1) ** 2)
+    curves, minima = torch.tensor([[1.0, 0.1], [0.0, 4.0]]).double()
+    pair = Quadratics(
+        curves[:, None, None], minima[:, None], 0 * curves[:, None, None], 0 * minima[:1]
+    )
+    assert pretrained_error(pair, examples=1) == pytest.approx(0.275 * (0.4 / 1.1) ** 2)
 
 
 def test_bounds_over_steps_written_out() -> None:
