@@ -92,7 +92,7 @@ ROWS = {  # what happens to the quantity of the explanation, and what the averag
     "Git Re-Basin": ("ζ: open", 100 * both_intervals(two, change).iloc[0]),
     "AdaMerging, scripts": ("weights: open", helped["glyphs8"].loc["ada"]),
     "AdaMerging, images": ("weights: open", helped["vision8"].loc["ada"]),
-    "unequal steps": ("no cost seen", by_way["mixing"].loc["Adam, steps"]),
+    "unequal steps": ("χ² is positive", by_way["mixing"].loc["Adam, steps"]),
     "divided by steps": ("χ² is zero", by_way["per step"].loc["Adam, steps"]),
     "Surgery, scripts": ("only $E_O$ falls", helped["glyphs8"].loc["surgery"]),
     "Surgery, images": ("only $E_O$ falls", helped["vision8"].loc["surgery"]),
@@ -106,6 +106,11 @@ def text(row, digits=1, unit=1):
     return f"{round(mean, digits) + 0.0:.{digits}f} ± {half:.{digits}f}".replace("-", "−")
 
 
+def minus(value):
+    """Return a number with a true minus sign."""
+    return f"{value:.1f}".replace("-", "−")
+
+
 def draw_forest(sets, ax, shades, **axis):
     """Draw differences around a line at zero."""
     plots.forest(sets, ax, shades)
@@ -113,14 +118,17 @@ def draw_forest(sets, ax, shades, **axis):
     ax.set(**axis)
 
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "Only for Surgery does the quantity in the explanation do what the paper says and the average gain. Points of accuracy of the average, and at the right what happens to the quantity. Five seeds; 95 % intervals across seeds (thick), and across seeds and tasks (thin). Surgery learns from validation inputs.", "name": "fig-remedies-verdict"}, "image": {"alt": "Nine rows. SAM and linearised training lie just below zero, Git Re-Basin 2 points above, AdaMerging 3 points above on scripts and 5 below on images with wide intervals, unequal steps at zero, division by steps 2 below, and Surgery 17 points above zero on scripts and images."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Only for Surgery does the quantity that the explanation names do what the paper says while the average gains. Points of accuracy of the average, and at the right what happens to the quantity. ViTs, 0.4 M (images) and 1.4 M (scripts), and perceptrons (Git Re-Basin). Five seeds; 95 % intervals across seeds (thick), and across seeds and tasks (thin). Surgery learns from validation inputs.", "name": "fig-remedies-verdict"}, "image": {"alt": "Nine rows. SAM and linearised training lie just below zero, Git Re-Basin 2 points above, AdaMerging 3 points above on scripts and 5 below on images with wide intervals, unequal steps at zero, division by steps 2 below, and Surgery 17 points above zero on scripts and images."}}
 fig, ax = plt.subplots(figsize=(6.9, 3.6))
 rows = pd.DataFrame({name: row for name, (_, row) in ROWS.items()}).T.astype(float)
 shades = [plots.GREY] * 7 + [plots.BLUE] * 2
 draw_forest({"": rows}, ax, shades, xlabel="points gained by the average")
 for place, (words, _) in enumerate(ROWS.values()):
     ax.text(1.02, place, words, transform=ax.get_yaxis_transform(), va="center", fontsize=11)
-title = "One of five explanations is confirmed: Surgery's"
+ax.text(
+    1.02, -0.9, "named quantity", transform=ax.get_yaxis_transform(), weight="bold", fontsize=11
+)
+title = "Surgery's explanation holds with validation inputs; four stay open"
 fig.suptitle(title, fontsize=13, weight="bold", x=0.01, ha="left")
 plt.show()
 
@@ -129,21 +137,23 @@ flatter = np.exp(curvature.loc["sharpness-aware, 0.05", "mean"])
 fall, stay = errors["vision8", "optimisation"], errors["vision8", "generalisation"]
 display(
     Markdown(f"""
-* **Flatter experts do not merge better.** SAM lowers the curvature at the experts to {flatter:.2f} of that of plain training. At equal cost their average
+* **SAM lowers the experts' curvature to {flatter:.2f} of that of plain training.** On one ViT (0.4 M), at plain training's rate and equal cost, their average
   changes by {text(ROWS["SAM"][1])} points.
-* **Unequal training costs nothing detectable.** Experts of which half take seven times the steps merge {text(ROWS["unequal steps"][1])} points better than equal experts. Dividing
-  by steps costs {text(ROWS["divided by steps"][1], unit=-1)} points with Adam and {text(by_way["per step"].loc["SGD, steps"], unit=-1)} with SGD.
-* **Surgery lowers the optimisation error alone.** It falls by {text(fall.loc["validation"], 2, -1)} nats on images, and the generalisation error changes by
-  {text(stay.loc["validation"], 2)}, if Surgery learns from validation inputs.
+* **No cost of unequal training is seen.** Experts of which half take seven times the steps merge {text(ROWS["unequal steps"][1])} points better than equal experts. Dividing by
+  steps costs {text(ROWS["divided by steps"][1], unit=-1)} points with Adam and {text(by_way["per step"].loc["SGD, steps"], unit=-1)} with SGD. The interval across tasks contains zero for Adam.
+* **Surgery lowers the training loss by {text(fall.loc["validation"], 2, -1)} nats on images.** Its generalisation gap is unchanged ({text(stay.loc["validation"], 2)}) only with
+  validation inputs.
 """)
 )
 
 # %% [markdown]
-# **Use it when** you want to change how experts are trained or repair a merge. **You need first:** [](40-stability) and
+# **Use it when** you want to change how experts are trained or repair a merge. **Do not use it when** your networks are
+# large. **You need first:** [](40-stability) and
 # [](20-adapting-with-data). **Time:** 8 minutes to read, half a minute to run.
 #
-# Remark 4 of the stability framework {cite}`li2026unified` explains known methods by terms of its bound and measures none of them. For each
-# explanation we measure the quantity that it names, then the merge.
+# Remark 4 of the stability framework {cite}`li2026unified` explains known methods by terms of its bound and measures none of them. The five
+# explanations here are those of flat minima, linearised training, Git Re-Basin, AdaMerging and Surgery. We measure the quantity that each
+# names, then the merge.
 #
 # ## Sharpness-aware and linearised training
 #
@@ -158,10 +168,9 @@ display(
 # f_{\text{lin}}(x; \theta) = f(x; \theta_0) + \nabla_\theta f(x; \theta_0) \cdot (\theta - \theta_0) .
 # $$ (eq-remedies-tangent)
 #
-# A step costs about two gradients, so at equal cost these experts get half of the epochs. They use the learning rate that was tuned for plain
-# training.
+# A step costs about two gradients, so at equal cost these experts get half of the epochs.
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "SAM flattens experts, but no average is better at equal cost. Left, log ratio of the largest eigenvalue of the Hessian at the experts to that of plain training. Right, accuracy of the average. Small ViT, eight image tasks; 95 % intervals across five seeds (thick), and across seeds and tasks (thin).", "name": "fig-remedies-training"}, "image": {"alt": "Left: sharpness-aware experts are flatter, the more so the larger the radius; linearised ones less clearly; half as much plain training changes nothing. Right: all averages are left of zero by about a point, that of the larger radius by three; only there is the thick interval clear of zero."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "SAM flattens experts, but no average is better at equal cost. Left, log ratio of the largest eigenvalue of the Hessian at the experts to that of plain training. Right, accuracy of the average. ViT, 0.4 M, eight image tasks; 95 % intervals across five seeds (thick), and across seeds and tasks (thin).", "name": "fig-remedies-training"}, "image": {"alt": "Left: sharpness-aware experts are flatter, the more so the larger the radius; linearised ones less clearly; half as much plain training changes nothing. Right: all averages are left of zero by about a point, that of the larger radius by three; only there is the thick interval clear of zero."}}
 fig, axes = plt.subplots(1, 2, figsize=(6.9, 3.0), sharey=True)
 shades = [plots.GREY, plots.VERMILION, plots.VERMILION, plots.BLUE]
 labels = ["plain, half the steps", "SAM, ρ = 0.05", "SAM, ρ = 0.2", "linearised"]
@@ -171,13 +180,13 @@ fig.suptitle("Flatter experts, no better averages", fontsize=13, weight="bold")
 plt.show()
 
 # %% [markdown]
-# Remark 4 says that linearised training makes the Hessian nearly zero. It does so for the features. The loss still curves
+# Linearised training makes the Hessian of the outputs zero, but the loss still curves
 # (exercise {ref}`ex-remedies-tangent`).
 #
 # ## Git Re-Basin
 #
-# Re-Basin {cite}`ainsworth2023git` permutes hidden units. It cannot change $\zeta_t$, which bounds gradients of the losses at all $\theta$ and contains no
-# expert (exercise {ref}`ex-corollary-rebasin`). It can change the gradients at the average.
+# Re-Basin {cite}`ainsworth2023git` permutes hidden units. It cannot change $\zeta_t$ (exercise {ref}`ex-corollary-rebasin`),
+# but it can change the gradients at the average.
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "Matching lowers the loss of the average, most for one task, but not detectably the distance of the two tasks' gradients. Two perceptrons from two initialisations, before and after matching, and from one initialisation. Means of eight pairs with 95 % intervals across five seeds.", "name": "fig-remedies-rebasin"}, "image": {"alt": "Left: the loss of the average falls by a third of a nat for one task and by a tenth for two tasks, where one initialisation is as much better again. Right: the intervals before and after matching overlap; from one initialisation it is lower than before."}}
 kinds = {
@@ -234,17 +243,16 @@ print(f"{moved} of {sum(order.numel() for order in orders)} units change place")
 #
 # The bound charges $\chi^2 \kappa^2$ for unequal steps. FedNova {cite}`wang2020tackling` avoids the term by dividing task vectors by their steps
 # (`mergelib.rules.arithmetic.fednova`). On quadratics with two of four experts trained eight times longer, this helps only while experts are short. The table has the exact
-# error over that of the pretrained model, and the optimisation error that is left when merging and training alternate for ever.
+# error over that of the pretrained model.
 
 # %% tags=["remove-input"]
 small = PROFILE == "smoke"
 seeds = [100 * SEED + i for i in range(2 if small else 10)]
 uneven = quadratics.uneven((0.1, 1.0, 10.0), seeds).groupby("progress").mean()
 names = {"average": "average", "fednova": "FedNova", "equal": "average of equal experts"}
-table = uneven[[*names]].rename(columns=names).rename(lambda value: f"mean ηK = {value:g}")
 left = quadratics.limits(0.001, seeds).mean()
-table.loc["left for ever, η = 0.001"] = [left["average"], left["fednova"], np.nan]
-table.rename_axis(None).round(3).astype(object).where(table.notna(), "")
+table = uneven[[*names]].rename(columns=names).rename(lambda value: f"mean ηK = {value:g}")
+table.rename_axis(None).round(3)
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "Experts with seven times the steps are little more than twice as far away, so that division by steps distorts the merge. Left, distance of an expert from the pretrained model; dashed, in proportion to the steps. Right, accuracy of the average when halves of the experts differ; 95 % intervals as above.", "name": "fig-remedies-uneven"}, "image": {"alt": "Left: with seven times the steps experts are a little more than twice as far, well below the dashed lines. Right: circles, of mixing, lie at zero in all seven rows. Triangles, per step, lie left of zero where steps or rates differ, by one to two points with Adam and four to six with SGD, and at zero for momentum and the proximal term. Squares, per length, lie at zero or a little left of it."}}
 fig, (left_ax, right) = plt.subplots(1, 2, figsize=(6.9, 4.6), width_ratios=(2, 3))
@@ -264,7 +272,8 @@ sets["per length"] = by_way["per length"]
 looks = dict(zip(sets, (plots.BLACK, plots.VERMILION, plots.BLUE)))
 draw_forest(sets, right, looks, xlabel="points")
 plots.legend_outside(fig, fontsize=11)
-fig.suptitle("Mixing is free, and dividing by steps costs accuracy", fontsize=13, weight="bold")
+title = "No cost of mixing is seen, and dividing by steps costs accuracy"
+fig.suptitle(title, fontsize=13, weight="bold")
 plt.show()
 
 # %% tags=["remove-input"]
@@ -282,7 +291,7 @@ powers = growth.mean()
 worst = min(rows["mean"].min() for rows in rules.values())
 display(
     Markdown(f"""
-Distance grows as the steps to the power {powers["adam"]:.1f} with Adam and {powers["sgd"]:.1f} with SGD, where FedNova assumes 1. Task arithmetic, TIES and CART lose more by
+Distance grows as the steps to the power {powers["adam"]:.2f} with Adam and {powers["sgd"]:.2f} with SGD, where FedNova assumes 1. Task arithmetic, TIES and CART lose more by
 division than the average does, up to {-worst:.0f} points. For momentum the theory is right to one per cent, as ρ = 0.9 at a tenth of the rate moves experts as far as plain
 SGD.
 """)
@@ -293,7 +302,7 @@ SGD.
 #
 # In Remark 4, AdaMerging {cite}`yang2024adamerging` gives less weight to outliers, tasks with a large $\zeta_t$.
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "There is no sign that AdaMerging gives outliers less weight. Its coefficient per task against the squared distance of the task's gradient from the mean gradient at the pretrained model; scripts (left) and images (right), eight tasks, five seeds.", "name": "fig-remedies-adamerging"}, "image": {"alt": "Left: the cloud of points rises to the right, from about 0.2 to 0.5; Braille lies below the others at its place, in one seed below zero. Right: the points lie between −0.2 and 0.6; EuroSAT, far to the right, has the largest coefficients, CIFAR-10 at the left negative ones, and between them there is no order."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "A short run leaves open whether AdaMerging gives outliers less weight. Its coefficient per task against the squared distance of the task's gradient from the mean gradient at the pretrained model; scripts (left; ViT, 1.4 M) and images (right; ViT, 0.4 M), eight tasks, five seeds.", "name": "fig-remedies-adamerging"}, "image": {"alt": "Left: the cloud of points rises to the right, from about 0.2 to 0.5; Braille lies below the others at its place, in one seed below zero. Right: the points lie between −0.2 and 0.6; EuroSAT, far to the right, has the largest coefficients, CIFAR-10 at the left negative ones, and between them there is no order."}}
 fig, axes = plt.subplots(1, 2, figsize=(6.9, 4.4))
 for ax, rows in zip(axes, weights.values()):
     shown = rows[(rows["granularity"] == "task") & (rows["heterogeneity"] > 0)]
@@ -304,7 +313,7 @@ for ax, rows in zip(axes, weights.values()):
     place = {"loc": "upper center", "bbox_to_anchor": (0.45, -0.18), "handletextpad": 0}
     ax.legend(fontsize=11, ncols=2, columnspacing=0.4, **place)
 axes[0].set_ylabel("coefficient λ")
-fig.suptitle("No sign of smaller coefficients for outliers", fontsize=13, weight="bold")
+fig.suptitle("Coefficients and outliers: no clear relation", fontsize=13, weight="bold")
 plt.show()
 
 # %% tags=["remove-cell"]
@@ -320,8 +329,9 @@ scripts, images = ranks.values()
 display(
     Markdown(f"""
 Across eight tasks, the rank correlation of λ with ζ² is {scripts.statistic:+.2f} (p = {scripts.pvalue:.2f}) on scripts and {images.statistic:+.2f} (p = {images.pvalue:.2f}) on images. The
-paper predicts a negative one. The coefficients sum to {sums["glyphs8"].min():.1f} to {sums["glyphs8"].max():.1f} on scripts, so they are not on the simplex that Assumption 4 demands. Task
-arithmetic's usual 0.3 for each of eight experts is not, either.
+paper predicts a negative one. The coefficients sum to {sums["glyphs8"].min():.1f} to {sums["glyphs8"].max():.1f} on scripts, so they are not on the simplex that Assumption 4 demands. On images
+this short run (100 steps) is {text(ROWS["AdaMerging, images"][1], unit=-1)} points below the average. Its coefficients sum to {minus(sums["vision8"].min())} to {sums["vision8"].max():.1f} there,
+and CIFAR-10's is negative in every seed, which subtracts its expert. So this run says little about AdaMerging.
 """)
 )
 
@@ -331,7 +341,7 @@ arithmetic's usual 0.3 for each of eight experts is not, either.
 # Surgery {cite}`yang2024representation` keeps the merged weights and trains a small module per task on unlabelled inputs. In Remark 4, this "strictly caps" $E_G$ and lowers
 # $E_O$.
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "Surgery lowers the optimisation error, and the data it learns from decide its generalisation error. Training loss and test loss minus training loss; means across tasks with 95 % intervals across five seeds. The test loss is constant along a dotted line.", "name": "fig-remedies-surgery"}, "image": {"alt": "Scripts and images show the same. All three versions of Surgery lie far to the left of the average, by more than half a nat. Learned from validation inputs, it is about as high as the average; learned from test inputs it lies lower, and learned from training inputs about as high as the experts, well above."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Surgery lowers the training loss, and the data it learns from decide its generalisation gap. Training loss and test loss minus training loss; means across tasks with 95 % intervals across five seeds. The test loss is constant along a dotted line.", "name": "fig-remedies-surgery"}, "image": {"alt": "Scripts and images show the same. All three versions of Surgery lie far to the left of the average, by more than half a nat. Learned from validation inputs, it is about as high as the average; learned from test inputs it lies lower, and learned from training inputs about as high as the experts, well above."}}
 mended = {
     "average": ("average", plots.BLACK, "*"),
     "surgery, test": ("test inputs", plots.VERMILION, "o"),
@@ -352,7 +362,7 @@ for ax, rows in zip(axes, judged.values()):
     ax.set(xlim=(west, east), ylim=(low, high), xlabel="training loss, nats")
 axes[0].set_ylabel("test less training loss, nats")
 plots.legend_outside(fig, ncols=3, fontsize=11)
-fig.suptitle("Surgery lowers the optimisation error alone", fontsize=13, weight="bold")
+fig.suptitle("Surgery lowers the training loss", fontsize=13, weight="bold")
 plt.show()
 
 # %% tags=["remove-input"]
@@ -371,7 +381,6 @@ rises by {text(both[0].loc["train"], 2)} and {text(both[1].loc["train"], 2)}. Fr
 # * **Do not train flat or linearised experts for the merge alone.** Compare at equal cost first. CLIP's larger networks may differ
 #   {cite}`ortiz2023task`.
 # * **Use Re-Basin only for networks from different initialisations.**
-# * **Do not divide task vectors by steps.** Mixed training needs no correction here.
 # * **Fit Surgery on inputs that trained no expert and judge no merge.**
 #
 # ````{dropdown} The paper's items and where they are
@@ -380,18 +389,12 @@ rises by {text(both[0].loc["train"], 2)} and {text(both[1].loc["train"], 2)}. Fr
 # | Remark 4: flat minima, linearised training | {numref}`fig-remedies-training` | curvature falls with SAM, no gain (T15 undecided) |
 # | Remark 4: Git Re-Basin lowers $\zeta$ | {numref}`fig-remedies-rebasin` | loss falls, $\zeta^2$ open (T15) |
 # | Remark 4: AdaMerging against outliers | {numref}`fig-remedies-adamerging` | undecided (T14) |
-# | Remark 4: Surgery | {numref}`fig-remedies-surgery` | holds (T16), for validation inputs |
+# | Remark 4: Surgery | {numref}`fig-remedies-surgery` | holds (T16; primary checks use test inputs) |
 # | Remark 4: TIES, DARE; EMR- and Twin-Merging | [](41-corollary-one); [](../book/errata) | masks: does not hold here (T6); not measured |
 # | Theorem 2, Eq. 7: unequal steps | {numref}`fig-remedies-uneven` | no cost seen (T19 undecided) |
-# | Remark on Eq. 7: the original objective converges | table of quadratics | a gap stays |
+# | Remark on Eq. 7: the original objective converges | quadratics above, merged and trained in turn | averaging leaves 0.25 of the first error, FedNova none |
 # | Eq. 14: momentum, proximal steps | {numref}`fig-remedies-uneven` | momentum as predicted |
 # ````
-#
-# ## Check against known values
-
-# %% tags=["hide-input", "nbval-check-output"]
-for name, (_, row) in ROWS.items():
-    print(f"{name:20} {row['mean']:+.1f}")
 
 # %% tags=["remove-cell"]
 gap = both_intervals(two, change, "heterogeneity").iloc[0]
@@ -407,6 +410,9 @@ assert (by_way["per step"].loc[unequal, "mean"] < -1).all()
 for rule in ("task_arithmetic", "ties", "cart"):
     assert (rules[rule].loc[unequal, "mean"] < by_way["per step"].loc[unequal, "mean"]).all()
 assert min(scripts.pvalue, images.pvalue) > 0.1
+per_seed = weights["vision8"].query("granularity == 'task' and task == 'cifar10'")
+assert (per_seed["coefficient"] < 0).all()
+assert by_way["per step"].loc["Adam, steps", "high"] > 0
 for suite in judged:
     assert errors[suite, "optimisation"]["high"].max() < -0.3
     assert (
@@ -423,7 +429,8 @@ assert abs(far["sgd", 0.002, 0.9, 0, 200] / far["sgd", 0.02, 0, 0, 200] - 1) < 0
 if not small:  # the text is about ten families of tasks
     assert uneven.loc[1.0, "fednova"] < uneven.loc[1.0, "average"]
     assert uneven.loc[10.0, "fednova"] > uneven.loc[10.0, "average"]
-    assert left["fednova"] < 1e-4 < 0.05 < left["average"]
+    assert left["fednova"] < 1e-4
+    assert round(left["average"], 2) == 0.25
 
 # %% [markdown]
 # ## Exercises
@@ -471,7 +478,7 @@ for h in (0.5, 2.0, 8.0):
 # ````{solution-start} ex-remedies-power
 # :class: dropdown
 # ````
-# Division by $K^p$. The slope of the logarithms, in every task and seed, is about 0.4 for both optimisers.
+# Division by $K^p$. The mean slope of the logarithms is 0.45 with Adam and 0.39 with SGD.
 # FedNova assumes $p = 1$, a straight walk at constant speed. A random walk has $p = \frac12$.
 
 # %%
@@ -481,8 +488,7 @@ for optimiser, slopes in powers.items():
     print(f"{optimiser}: {mean:.3f} ± {width:.3f}")
 
 # %% tags=["remove-cell"]
-assert powers.to_numpy().min() > 0.3
-assert powers.to_numpy().max() < 0.5
+assert powers.mean().round(2).to_dict() == {"adam": 0.45, "sgd": 0.39}
 
 # %% [markdown]
 # ````{solution-end}
@@ -543,3 +549,9 @@ assert apart < 1e-4 < newton.norm()
 # %% [markdown]
 # ````{solution-end}
 # ````
+#
+# ## Summary
+#
+# * Surgery lowers the training loss, without more generalisation error if it learns from validation inputs.
+# * The other four explanations stay open.
+# * Unequal steps need no correction here, and dividing task vectors by them costs accuracy.
