@@ -258,7 +258,7 @@ def zoo_pretrain(
     output: Annotated[Path, typer.Option("--output", "-o", help="The .safetensors file to write.")],
     model: Annotated[str, typer.Option(help="Which model, e.g. vit, vit_small or gpt.")] = "vit",
     epochs: Annotated[
-        int | None, typer.Option(help="Passes over the data.", show_default="the model's usual")
+        int | None, typer.Option(help="Passes over the data.", min=1, show_default="the usual")
     ] = None,
     seed: Seed = 0,
     device: Device = "cpu",

@@ -29,7 +29,7 @@ class Pretraining:
     """How the backbones of a family are pretrained."""
 
     train: Callable[..., list[dict[str, float]]]  # (model, sets, recipe, seed=0), gives a log
-    sets: Callable[[str | Path | None], list[LabelledSet]]  # from the folder of data
+    sets: Callable[[], list[LabelledSet]]
     recipe: Recipe
     short_sets: Callable[[], list[LabelledSet]]  # for models that no weights ship for
     short_recipe: Recipe
