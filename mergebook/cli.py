@@ -44,7 +44,7 @@ Seed = Annotated[int, typer.Option(help="Draws splits, heads and the order of tr
 Model = Annotated[
     str | None,
     typer.Option(
-        help="vit, vit_small, vit_large, resnet18, resnet18_strided, resnet18_narrow, mlp; "
+        help="vit, vit_small, resnet18, resnet18_strided, resnet18_narrow, mlp; "
         "efficientnet_lite0 for imagenet8/14/20; gpt for text4, minilm for sentences8; "
         "clip-vit-base-patch32, clip-vit-large-patch14 or a CLIP's folder for clip8/14/20; a "
         "RoBERTa for glue8.",
