@@ -287,12 +287,9 @@ def data_list() -> None:
 @data_app.command("prepare")
 def data_prepare(
     names: Annotated[list[str], typer.Argument(help="Image sets; see: mergebook data list")],
-    folder: Annotated[
-        Path | None, typer.Option(help="Where to write; by default the cache.")
-    ] = None,
 ) -> None:
-    """Download image sets through torchvision and prepare them in the suites' schema."""
+    """Download image sets through torchvision and prepare them in the cache."""
     from mergebook.suites.data.prepared import prepare
 
     for name in names:
-        typer.echo(f"{name}\t{prepare(name, folder)}")
+        typer.echo(f"{name}\t{prepare(name)}")
