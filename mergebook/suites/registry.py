@@ -96,7 +96,7 @@ class Family:
     packages: Mapping[str, Package] = field(default_factory=dict)  # pretrained weights, by model
     pretraining: Pretraining | None = None  # of the other models
     is_matrix: IsMatrix = is_matrix
-    load_zoo: Callable[..., Zoo] | None = None  # (suite, model=, device=, **options)
+    load_zoo: Callable[..., Zoo] | None = None  # (suite, model=, device=)
 
     def __post_init__(self) -> None:
         weights = self.pretraining or self.packages
