@@ -1,5 +1,6 @@
 """The laboratory's command line: the demo, suites and experts, studies and their results."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -70,27 +71,24 @@ def print_comparison(table: "pd.DataFrame", settings: dict[str, dict[str, Any]])
     """A column a method: accuracy per task in per cent, the means, and what merging cost."""
     from mergebook.plots import label
 
-    groups = [str(method) for method in table["method"].unique()]
     tight: dict[str, Any] = {"show_edge": False, "pad_edge": False, "padding": (0, 0, 0, 1)}
     shown = Table(header_style="bold", title="test accuracy, %", **tight)
     shown.add_column("task", no_wrap=True)
-    for method in groups:
+    for method in table["method"].unique():
         shown.add_column(label(method), justify="right")
-    by_task = table.pivot(index="task", columns="method", values="accuracy")
-    for task in table["task"].unique():
-        shown.add_row(task, *(f"{100 * by_task.loc[task, method]:.1f}" for method in groups))
+    for task, own in table.groupby("task", sort=False):
+        shown.add_row(str(task), *(f"{100 * value:.1f}" for value in own["accuracy"]))
     shown.add_section()
-    means = table.groupby("method")[["accuracy", "normalised", "seconds", "peak_bytes"]].mean()
-    means = means.loc[groups]
-    lines = (
-        ("mean", "accuracy", 100, ".1f"),
-        ("normalised", "normalised", 100, ".1f"),
-        ("seconds to merge", "seconds", 1, ".2f"),
-        ("peak MB", "peak_bytes", 1e-6, ".0f"),
-    )
-    for name, column, unit, form in lines:
-        values = [unit * float(value) for value in means[column].tolist()]
-        shown.add_row(name, *("" if value != value else f"{value:{form}}" for value in values))
+    lines = {
+        "accuracy": ("mean", 100, ".1f"),
+        "normalised": ("normalised", 100, ".1f"),
+        "seconds": ("seconds to merge", 1, ".2f"),
+        "peak_bytes": ("peak MB", 1e-6, ".0f"),
+    }
+    means = table.groupby("method", sort=False)[[*lines]].mean()
+    for column, (name, unit, form) in lines.items():
+        cells = (unit * value for value in means[column])
+        shown.add_row(name, *("" if math.isnan(value) else f"{value:{form}}" for value in cells))
     printing.console.print(shown)
     for method, options in settings.items():
         if options:
