@@ -278,7 +278,7 @@ def data_list() -> None:
     from mergebook.suites.data.prepared import CATALOGUE, find_file
 
     for name, entry in CATALOGUE.items():
-        cells = (name, entry.what, f"{entry.classes} classes", entry.licence)
+        cells = (name, entry["what"], f"{entry['classes']} classes", entry["licence"])
         typer.echo("\t".join([*cells, str(find_file(name) or "-")]))
 
 

@@ -13,7 +13,6 @@ import os
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,19 +36,7 @@ SIDE = 32
 PER_CLASS = {"train": 5000, "test": 1000}  # the first pictures of a class, which are prepared
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One line of the catalogue: what a set shows, how many classes it has, and its licence."""
-
-    name: str
-    what: str
-    classes: int
-    licence: str
-
-
-CATALOGUE = {
-    name: Entry(name, **line) for name, line in records("pictures", dict[str, Any]).items()
-}
+CATALOGUE = records("pictures", dict[str, Any])  # name to what a set shows, classes and licence
 
 
 def search_folders(data: str | Path | None = None) -> list[Path]:
