@@ -1,5 +1,6 @@
 """The laboratory's command line: the demo, suites and experts, studies and their results."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +45,7 @@ Seed = Annotated[int, typer.Option(help="Draws splits, heads and the order of tr
 Model = Annotated[
     str | None,
     typer.Option(
-        help="vit, vit_small, vit_large, resnet18, resnet18_strided, resnet18_narrow, mlp; "
+        help="vit, vit_small, resnet18, resnet18_strided, resnet18_narrow, mlp; "
         "efficientnet_lite0 for imagenet8/14/20; gpt for text4, minilm for sentences8; "
         "clip-vit-base-patch32, clip-vit-large-patch14 or a CLIP's folder for clip8/14/20; a "
         "RoBERTa for glue8.",
@@ -70,27 +71,24 @@ def print_comparison(table: "pd.DataFrame", settings: dict[str, dict[str, Any]])
     """A column a method: accuracy per task in per cent, the means, and what merging cost."""
     from mergebook.plots import label
 
-    groups = [str(method) for method in table["method"].unique()]
     tight: dict[str, Any] = {"show_edge": False, "pad_edge": False, "padding": (0, 0, 0, 1)}
     shown = Table(header_style="bold", title="test accuracy, %", **tight)
     shown.add_column("task", no_wrap=True)
-    for method in groups:
+    for method in table["method"].unique():
         shown.add_column(label(method), justify="right")
-    by_task = table.pivot(index="task", columns="method", values="accuracy")
-    for task in table["task"].unique():
-        shown.add_row(task, *(f"{100 * by_task.loc[task, method]:.1f}" for method in groups))
+    for task, own in table.groupby("task", sort=False):
+        shown.add_row(str(task), *(f"{100 * value:.1f}" for value in own["accuracy"]))
     shown.add_section()
-    means = table.groupby("method")[["accuracy", "normalised", "seconds", "peak_bytes"]].mean()
-    means = means.loc[groups]
-    lines = (
-        ("mean", "accuracy", 100, ".1f"),
-        ("normalised", "normalised", 100, ".1f"),
-        ("seconds to merge", "seconds", 1, ".2f"),
-        ("peak MB", "peak_bytes", 1e-6, ".0f"),
-    )
-    for name, column, unit, form in lines:
-        values = [unit * float(value) for value in means[column].tolist()]
-        shown.add_row(name, *("" if value != value else f"{value:{form}}" for value in values))
+    lines = {
+        "accuracy": ("mean", 100, ".1f"),
+        "normalised": ("normalised", 100, ".1f"),
+        "seconds": ("seconds to merge", 1, ".2f"),
+        "peak_bytes": ("peak MB", 1e-6, ".0f"),
+    }
+    means = table.groupby("method", sort=False)[[*lines]].mean()
+    for column, (name, unit, form) in lines.items():
+        cells = (unit * value for value in means[column])
+        shown.add_row(name, *("" if math.isnan(value) else f"{value:{form}}" for value in cells))
     printing.console.print(shown)
     for method, options in settings.items():
         if options:
@@ -258,7 +256,7 @@ def zoo_pretrain(
     output: Annotated[Path, typer.Option("--output", "-o", help="The .safetensors file to write.")],
     model: Annotated[str, typer.Option(help="Which model, e.g. vit, vit_small or gpt.")] = "vit",
     epochs: Annotated[
-        int | None, typer.Option(help="Passes over the data.", show_default="the model's usual")
+        int | None, typer.Option(help="Passes over the data.", min=1, show_default="the usual")
     ] = None,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -280,19 +278,16 @@ def data_list() -> None:
     from mergebook.suites.data.prepared import CATALOGUE, find_file
 
     for name, entry in CATALOGUE.items():
-        cells = (name, entry.what, f"{entry.classes} classes", entry.licence)
+        cells = (name, entry["what"], f"{entry['classes']} classes", entry["licence"])
         typer.echo("\t".join([*cells, str(find_file(name) or "-")]))
 
 
 @data_app.command("prepare")
 def data_prepare(
     names: Annotated[list[str], typer.Argument(help="Image sets; see: mergebook data list")],
-    folder: Annotated[
-        Path | None, typer.Option(help="Where to write; by default the cache.")
-    ] = None,
 ) -> None:
-    """Download image sets through torchvision and prepare them in the suites' schema."""
+    """Download image sets through torchvision and prepare them in the cache."""
     from mergebook.suites.data.prepared import prepare
 
     for name in names:
-        typer.echo(f"{name}\t{prepare(name, folder)}")
+        typer.echo(f"{name}\t{prepare(name)}")

@@ -342,13 +342,10 @@ def log_axis(
     """A logarithmic horizontal axis, or with `upright` the vertical one, with ticks at values."""
     ticks = sorted(set(values))
     words = [f"{value / unit:g}" for value in ticks]
-    if upright:
-        ax.set_yscale("log")
-        ax.set_yticks(ticks, words)
-    else:
-        ax.set_xscale("log")
-        ax.set_xticks(ticks, words)
-    (ax.yaxis if upright else ax.xaxis).minorticks_off()
+    axis = ax.yaxis if upright else ax.xaxis
+    ax.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_ticks(ticks, words)
+    axis.minorticks_off()
 
 
 def legend_outside(figure: Figure, loc: Any = "lower center", **style: Any) -> None:

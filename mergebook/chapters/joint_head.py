@@ -9,7 +9,6 @@ import torch
 from mergebook.lab import comparison
 from mergebook.suites.models import Head
 from mergebook.suites.types import Zoo
-from mergelib.evaluation.tasks import Split
 from mergelib.statedict import StateDict
 
 
@@ -20,12 +19,9 @@ def one_question(zoo: Zoo) -> Zoo:
     classes = tuple(name for task in zoo.suite.tasks.values() for name in task.class_names)
     tasks, first = {}, 0
     for name, task in zoo.suite.tasks.items():
-        train, validation, test = (
-            Split(part.inputs, part.labels + first)
-            for part in (task.train, task.validation, task.test)
-        )
-        moved = replace(task, train=train, validation=validation, test=test)
-        tasks[name] = replace(moved, class_names=classes)
+        parts = {split: getattr(task, split) for split in ("train", "validation", "test")}
+        moved = {split: replace(part, labels=part.labels + first) for split, part in parts.items()}
+        tasks[name] = replace(task, class_names=classes, **moved)
         first += len(task.class_names)
     return replace(zoo, suite=replace(zoo.suite, tasks=tasks), heads=dict.fromkeys(tasks, joint))
 

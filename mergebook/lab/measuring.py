@@ -47,20 +47,13 @@ class Measurement:
         ]
 
 
-def measure(
-    plan: Measurement,
-    *,
-    device: str = "cpu",
-    jobs: int = 1,
-    folder: Path | None = None,
-) -> dict[str, Any]:
+def measure(plan: Measurement, *, device: str = "cpu", jobs: int = 1) -> dict[str, Any]:
     """The study's tables, each row with its ``seed``, and ``provenance``: a JSON-ready record.
 
-    Runs that were measured before, by the same code on the same inputs, are read from `folder`.
+    Runs that were measured before, by the same code on the same inputs, are read from the cache.
     Where one fails, the others are measured all the same before its error is raised.
     """
-    runs = plan.runs(device)
-    folder = folder or cache_folder() / "studies"
+    runs, folder = plan.runs(device), cache_folder() / "studies"
     outcomes = sweep.map(runs, folder=folder, jobs=jobs)
     failures = [outcome.error for outcome in outcomes if outcome.error is not None]
     if failures:

@@ -166,13 +166,6 @@ def both_intervals(
     return rows.assign(low=[low for low, _ in ends], high=[high for _, high in ends])
 
 
-def written_both(rows: pd.DataFrame, digits: int = 1) -> pd.DataFrame:
-    """`both_intervals` as text in two columns, to read."""
-    table = written({"difference, these tasks": rows[["mean", "half_width"]]}, digits)
-    ends = rows[["low", "high"]].to_numpy()
-    return table.assign(**{"other tasks": [f"[{a:.{digits}f}, {b:.{digits}f}]" for a, b in ends]})
-
-
 def holm_factors(p_values: Sequence[float]) -> list[float]:
     """Holm's factors: a test rejects at 5 % where its factor times its p-value is below 0.05."""
     factors = np.ones(len(p_values))

@@ -46,7 +46,6 @@ class Outcome(Brief):
     name: str
     record: dict[str, Any] | None = None
     error: Exception | None = None
-    traceback: str = ""
 
 
 def map(works: Sequence[Work], *, folder: Path, jobs: int = 1) -> list[Outcome]:
@@ -89,10 +88,9 @@ def perform(work: Work, folder: Path, wait: bool) -> Outcome:
     except Timeout:
         return Outcome(work.name)
     except Exception as error:
-        text = traceback.format_exc()
         with contextlib.suppress(OSError), staged(failure) as partial:
-            partial.write_text(text)
-        return Outcome(work.name, None, _portable(error), text)
+            partial.write_text(traceback.format_exc())
+        return Outcome(work.name, error=_portable(error))
     return Outcome(work.name, record)
 
 

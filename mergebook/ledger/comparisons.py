@@ -119,6 +119,4 @@ class Comparison:
         ]
 
 
-def comparison(*sides: Any, **options: Any) -> Comparison:
-    """A `Comparison` from options that were put together in parts."""
-    return Comparison(*sides, **options)
+comparison: Callable[..., Comparison] = Comparison  # from options that were put together in parts

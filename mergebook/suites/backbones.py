@@ -1,7 +1,6 @@
 """Backbones: models with their pretrained weights, shipped, cached or pretrained now."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
@@ -14,8 +13,6 @@ from torch import Tensor, nn
 from mergebook.suites.caching import VERSION, cached
 from mergebook.suites.families import Pretraining, family_with
 from mergebook.suites.provenance import provenance
-from mergebook.suites.training import Recipe
-from mergebook.suites.types import LabelledSet
 from mergelib.hashing import fingerprint, plain
 from mergelib.io import cache_folder
 
@@ -42,20 +39,12 @@ def shipped_backbone(name: str) -> dict[str, Tensor] | None:
 
 
 def write_backbone(
-    path: Path,
-    name: str,
-    sets: Sequence[LabelledSet] | None = None,
-    recipe: Recipe | None = None,
-    *,
-    epochs: int | None = None,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
+    path: Path, name: str, *, epochs: int | None, seed: int = 0, device: torch.device | str = "cpu"
 ) -> None:
     """Pretrain a model, write it in float16, and beside it recipe, hashes and log as ``.json``."""
     pretraining = _pretraining(name)
-    sets = pretraining.sets(None) if sets is None else sets
-    recipe = recipe or pretraining.recipe
-    recipe = replace(recipe, epochs=recipe.epochs if epochs is None else epochs)
+    sets, recipe = pretraining.sets(), pretraining.recipe
+    recipe = replace(recipe, epochs=epochs or recipe.epochs)
     torch.manual_seed(seed)
     model = build_model(name).to(device)
     log = pretraining.train(model, sets, recipe, seed=seed)

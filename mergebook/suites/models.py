@@ -263,7 +263,6 @@ class Linearised(nn.Module):
 PICTURE_MODELS: dict[str, Callable[[], nn.Module]] = {
     "vit": VisionTransformer,
     "vit_small": lambda: VisionTransformer(width=96, depth=3, heads=3),
-    "vit_large": lambda: VisionTransformer(width=256, depth=8, heads=8),
     "resnet18": ResNet18,
     "resnet18_strided": lambda: ResNet18(stride=2),
     "resnet18_narrow": lambda: ResNet(width=8),

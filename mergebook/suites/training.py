@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from mergelib.evaluation.tasks import Loss, Split, Transform, cross_entropy
+from mergelib.messages import kinds
 from mergelib.training import make_optimiser, shuffled, train, warmup_cosine
 
 
@@ -20,20 +21,16 @@ class Recipe:
     """How an expert is fine-tuned; too large a rate takes experts out of their common basin."""
 
     optimiser: Literal["adamw", "sgd"] = "adamw"  # SGD has momentum 0.9
-    learning_rate: float = 4e-4  # the peak, after warming up and before a cosine to zero
-    epochs: int = 5
-    batch_size: int = 64
-    weight_decay: float = 0.01  # decoupled for AdamW, L2 for SGD
-    warmup: float = 0.1  # share of the steps spent warming up, 0..1
-    shots: int = 3  # examples per class behind the frozen head
-    head_scale: float = 20.0  # inverse temperature of the cosine head
+    learning_rate: kinds.Positive = 4e-4  # the peak, after warming up and before a cosine to zero
+    epochs: kinds.Size = 5
+    batch_size: kinds.Size = 64
+    weight_decay: kinds.NotNegative = 0.01  # decoupled for AdamW, L2 for SGD
+    warmup: kinds.Share = 0.1  # of the steps, spent warming up
+    shots: kinds.Size = 3  # examples per class behind the frozen head
+    head_scale: kinds.Positive = 20.0  # inverse temperature of the cosine head
 
     def __post_init__(self) -> None:
-        if self.optimiser not in ("adamw", "sgd"):
-            raise ValueError(f"optimiser is {self.optimiser!r}, expected 'adamw' or 'sgd'")
-        for name in ("learning_rate", "epochs", "batch_size", "shots", "head_scale"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected a positive number")
+        kinds.check_fits(kinds.annotations_of(Recipe), vars(self))
 
     def steps(self, examples: int) -> int:
         """Number of optimiser steps for this many training examples."""

@@ -36,7 +36,6 @@ def load_zoo(
     recipe: Recipe | None = None,
     seed: int | None = None,
     device: torch.device | str = "cpu",
-    **options: Any,
 ) -> Zoo:
     """The experts of a suite, from the cache or fine-tuned now (with a progress bar).
 
@@ -48,21 +47,17 @@ def load_zoo(
         recipe: how to fine-tune; the default suits the suite and its usual model.
         seed: draws the heads' examples and the order of training; by default the suite's.
         device: where to train, and where the zoo's tensors lie.
-        **options: of a family with public experts, e.g. ``experts``, their folders.
 
     Raises:
         ValueError: a suite of no family, an unknown model, one for another kind of data, a recipe
             out of range, or one for experts that are not fine-tuned here.
-        TypeError: an option that the family does not have.
     """
     family = family_of(suite.name)
     model = family.model if model is None else model
     if family.load_zoo is not None:
         if recipe is not None:
             raise ValueError(f"{suite.name} has public experts, it takes no recipe")
-        return family.load_zoo(suite, model=model, device=device, **options)
-    if options:
-        raise TypeError(f"{suite.name} has no option {next(iter(options))!r}")
+        return family.load_zoo(suite, model=model, device=device)
     seed = suite.seed if seed is None else seed
     return _trained_zoo(suite, model, recipe or _recipe(family), seed, device)
 

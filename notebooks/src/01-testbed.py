@@ -395,9 +395,8 @@ if PROFILE == "default" and SUITE == "glyphs8" and SEED == 0:
 # %% tags=["hide-input", "nbval-check-output"]
 from mergebook.suites.data.prepared import CATALOGUE
 
-real = pd.DataFrame([asdict(CATALOGUE[name]) for name in known_suites()["vision8"]]).set_index(
-    "name"
-)
+sets = {name: CATALOGUE[name] for name in known_suites()["vision8"]}
+real = pd.DataFrame.from_dict(sets, orient="index").rename_axis("name")
 real[["what", "classes"]].rename(columns={"what": "images"})
 
 # %% [markdown]

@@ -523,7 +523,7 @@ pd.DataFrame.from_dict(ends, orient="index", columns=["low", "high"]).round(1)
 # tasks, and 95 % intervals:
 
 # %% tags=["remove-input"]
-from mergebook.lab.statistics import both_intervals, written_both
+from mergebook.lab.statistics import both_intervals, written
 
 vision = load_table("vision8-baselines", "test")
 vision["accuracy"] *= 100
@@ -533,8 +533,10 @@ PAIRS = {
     "task arithmetic − average": ("task_arithmetic", "average"),
 }
 both = both_intervals(vision, PAIRS)
-columns = ["across seeds, points", "across seeds and tasks, points"]
-written_both(both).set_axis(columns, axis=1)
+shown = written({"across seeds, points": both[["mean", "half_width"]]})
+ends = both[["low", "high"]].to_numpy()
+shown["across seeds and tasks, points"] = [f"[{low:.1f}, {high:.1f}]" for low, high in ends]
+shown
 
 # %% [markdown]
 # ```{admonition} Takeaway: name the population of the interval

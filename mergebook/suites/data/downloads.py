@@ -103,6 +103,4 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
     "dtd10": _dtd10,
     "fer2013": _fer2013,
     "caltech101": _cut("Caltech101", "y", "categories"),
-    "flowers102": _official("Flowers102", "split", [f"flower {k}" for k in range(1, 103)]),
-    "pcam": _official("PCAM", "split", ["normal", "tumour"]),
 }

@@ -8,7 +8,7 @@ quietly start from random weights. No code that comes with a model or a data set
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +74,12 @@ def read_part(folder: Path, prefix: str, like: StateDict) -> dict[str, Tensor]:
     return {name: state[name] for name in like}
 
 
-def zoo_of_files(
-    suite: Suite, network: nn.Module, folder: Path, files: Mapping[str, Path], prefix: str
-) -> Zoo:
-    """A zoo without heads: a pretrained network from a folder, and experts by `read_part`."""
+def zoo_of_files(suite: Suite, network: nn.Module, folder: Path, start: str, prefix: str) -> Zoo:
+    """A zoo without heads: a pretrained network from a folder, and experts by `read_part`.
+
+    What their folders, or their names on the hub, are called is `start` and the task's name.
+    """
+    files = {task: fetch(f"{start}{task}") for task in suite.tasks}
     pretrained = {key: value.clone() for key, value in network.state_dict().items()}
     experts = {}
     for task, file in files.items():
@@ -95,18 +97,6 @@ def load_weights(model: nn.Module, folder: Path, prefix: str = "") -> nn.Module:
     """The model with the weights of a folder, ready for inference; errors as in `read_part`."""
     model.load_state_dict(read_part(folder, prefix, model.state_dict()))
     return model.eval()
-
-
-def locate(experts: str | Mapping[str, str | Path], tasks: Iterable[str]) -> dict[str, Path]:
-    """The folder of every task's expert, from a pattern with ``{task}`` or names by task."""
-    if isinstance(experts, str):
-        if "{task}" not in experts:
-            raise ValueError(f"the pattern of experts lacks {{task}}: {experts!r}")
-        experts = {task: experts.format(task=task) for task in tasks}
-    for task in tasks:
-        if task not in experts:
-            raise ValueError(f"task {task!r} has no expert; there are: {', '.join(experts)}")
-    return {task: fetch(experts[task]) for task in tasks}
 
 
 def load_data(

@@ -13,7 +13,6 @@ import os
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,19 +36,7 @@ SIDE = 32
 PER_CLASS = {"train": 5000, "test": 1000}  # the first pictures of a class, which are prepared
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One line of the catalogue: what a set shows, how many classes it has, and its licence."""
-
-    name: str
-    what: str
-    classes: int
-    licence: str
-
-
-CATALOGUE = {
-    name: Entry(name, **line) for name, line in records("pictures", dict[str, Any]).items()
-}
+CATALOGUE = records("pictures", dict[str, Any])  # name to what a set shows, classes and licence
 
 
 def search_folders(data: str | Path | None = None) -> list[Path]:
@@ -163,18 +150,17 @@ def _part(path: Path, part: str, raw: Mapping[str, np.ndarray], classes: int) ->
     return Split(to_tensor(images), torch.from_numpy(labels.astype(np.int64)))
 
 
-def prepare(name: str, data_folder: str | Path | None = None) -> Path:
+def prepare(name: str) -> Path:
     """Write ``NAME.npz`` from torchvision's data set, unless it is there, and return its path."""
     from mergebook.suites.data.downloads import SOURCES  # torchvision is imported only when needed
 
-    check_name(name)
-    target = _target(name, data_folder)
+    target = _target(name)
     if target.is_file():
         return target
     if name not in SOURCES:
         raise ValueError(
             f"data set {name!r} is neither prepared nor to be had from torchvision: put {name}.npz "
-            f"into one of {', '.join(map(str, search_folders(data_folder)))}, or make it from "
+            f"into one of {', '.join(map(str, search_folders()))}, or make it from "
             "pictures in folders train/<class>/ and test/<class>/ with "
             f"mergebook.suites.data.prepared.prepare_folder({name!r}, FOLDER)"
         )
@@ -190,18 +176,16 @@ def prepare(name: str, data_folder: str | Path | None = None) -> Path:
     return _write_set(target, source)
 
 
-def prepare_folder(
-    name: str, folder: str | Path, data_folder: str | Path | None = None, *, grey: bool = False
-) -> Path:
+def prepare_folder(name: str, folder: str | Path) -> Path:
     """Write ``NAME.npz`` from pictures in ``folder/train/<class>/`` and ``folder/test/<class>/``.
 
-    The centre square of every picture is resized to 32 x 32 (bicubic); `grey` stores one channel.
+    The centre square of every picture is resized to 32 x 32 (bicubic).
     """
-    check_name(name)
     from torchvision.datasets import ImageFolder
 
     from mergebook.suites.data.downloads import Source
 
+    target = _target(name)
     try:
         train, test = (ImageFolder(str(Path(folder) / part)) for part in ("train", "test"))
     except FileNotFoundError as error:  # no folder, no class in it, or no picture of a class
@@ -209,12 +193,12 @@ def prepare_folder(
     if train.classes != test.classes:
         odd = sorted(set(train.classes) ^ set(test.classes))
         raise ValueError(f"{folder}: class folders in only one of train/ and test/: {odd}")
-    return _write_set(_target(name, data_folder), Source(train, test, train.classes, grey=grey))
+    return _write_set(target, Source(train, test, train.classes))
 
 
-def _target(name: str, data_folder: str | Path | None) -> Path:
-    folder = Path(data_folder).expanduser() if data_folder else cache_folder() / "data"
-    return folder / f"{name}.npz"
+def _target(name: str) -> Path:
+    check_name(name)
+    return cache_folder() / "data" / f"{name}.npz"
 
 
 def _write_set(target: Path, source: "Source") -> Path:

@@ -8,7 +8,7 @@ official ones). The vision tower is merged up to its pooled token; the projectio
 texts stays the pretrained one. Needs the extra ``hub`` (transformers, datasets).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -157,17 +157,12 @@ def picture(image: Image.Image, side: int = 224) -> Tensor:
 
 
 def load_zoo(
-    suite: Suite,
-    /,
-    *,
-    model: str | Path = MODEL,
-    experts: str | Mapping[str, str | Path] | None = None,
-    device: torch.device | str = "cpu",
+    suite: Suite, /, *, model: str | Path = MODEL, device: torch.device | str = "cpu"
 ) -> Zoo:
     """CLIP, its fine-tuned vision towers and zero-shot heads.
 
-    `model` is one of OpenAI's on the hub or a folder; `experts` are folders or names on the hub by
-    task, or a pattern with ``{task}``, by default FusionBench's or the folders ``MODEL_TASK``.
+    `model` is one of OpenAI's on the hub, with FusionBench's experts, or a folder, with experts in
+    the folders ``MODEL_TASK``.
     """
     from transformers import CLIPModel
 
@@ -176,10 +171,9 @@ def load_zoo(
     clip: Any = CLIPModel(hub.read_config(folder, "clip"))
     hub.load_weights(clip, folder)
     clip.to(device)
-    public = f"tanganke/{local.name.partition('@')[0]}_{{task}}"
-    default = f"{local}_{{task}}" if local.exists() else public
-    files = hub.locate(experts or default, suite.tasks)
-    zoo = hub.zoo_of_files(suite, VisionTower(clip).eval(), folder, files, "vision_model.")
+    experts = str(local) if local.exists() else f"tanganke/{local.name.partition('@')[0]}"
+    tower = VisionTower(clip).eval()
+    zoo = hub.zoo_of_files(suite, tower, folder, f"{experts}_", "vision_model.")
     tokenizer = hub.read_tokenizer(folder)
     heads: dict[str, nn.Module] = {
         name: zero_shot_head(clip, tokenizer, task.class_names, SOURCES[name].templates)

@@ -8,7 +8,6 @@ The paper does not name its checkpoints; by default those are taken that one aut
 for all eight tasks. Needs the extra ``hub`` (transformers, datasets).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -110,28 +109,21 @@ class TaskHead(nn.Module):
 
 
 def load_zoo(
-    suite: Suite,
-    /,
-    *,
-    model: str | Path = MODEL,
-    experts: str | Mapping[str, str | Path] | None = None,
-    device: torch.device | str = "cpu",
+    suite: Suite, /, *, model: str | Path = MODEL, device: torch.device | str = "cpu"
 ) -> Zoo:
     """RoBERTa, its experts on GLUE and their heads.
 
-    `model` is a name on the hub or a folder; `experts` are fine-tuned classifiers' folders or names
-    on the hub by task, or a pattern with ``{task}``; for a folder the folders ``MODEL-TASK``.
+    `model` is a name on the hub, or a folder, with experts in the folders ``MODEL-TASK``.
     """
     from transformers import RobertaForSequenceClassification
 
     local, folder = Path(model).expanduser(), fetch(model)
     encoder = hub.load_weights(Encoder(hub.read_config(folder, "roberta")), folder, "roberta.")
     encoder.to(device)
-    default = f"{local}-{{task}}" if local.exists() else "JeremiahZ/roberta-base-{task}"
-    files = hub.locate(experts or default, suite.tasks)
-    zoo = hub.zoo_of_files(suite, encoder, folder, files, "roberta.")
+    experts = str(local) if local.exists() else "JeremiahZ/roberta-base"
+    zoo = hub.zoo_of_files(suite, encoder, folder, f"{experts}-", "roberta.")
     heads: dict[str, nn.Module] = {}
-    for name, file in files.items():
+    for name, file in zoo.files.items():
         complete: Any = RobertaForSequenceClassification(hub.read_config(file, "roberta"))
         hub.load_weights(complete, file)
         heads[name] = TaskHead(complete.classifier).to(device)

@@ -85,18 +85,18 @@ class DepthwiseConv2d(nn.Conv2d):
 class EfficientNetLite0(nn.Module):
     """timm's ``tf_efficientnet_lite0`` without its classifier, in channels-last order.
 
-    If `frozen`, the statistics of BatchNorm are kept while training, as in evaluation. Otherwise
-    they follow the batches, every expert gets its own, and merging averages them.
+    While `frozen`, the statistics of BatchNorm are kept in training, as in evaluation; otherwise
+    they follow the batches.
 
     Forward: float pictures ``(B, 3, side, side)`` in -1..1 to features ``(B, 1280)``.
     """
 
-    def __init__(self, *, frozen: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
         PACKAGE.path()  # says what is missing
         import timm
 
-        self.width, self.frozen = 1280, frozen
+        self.width, self.frozen = 1280, True
         self.net: nn.Module = timm.create_model("tf_efficientnet_lite0", num_classes=0)
         for module in self.net.modules():
             if type(module) is nn.Conv2d and module.groups > 1 and module.stride == (1, 1):
@@ -143,12 +143,9 @@ IMAGENET = register(
         load_task,
         {"smoke": (240, 48, 120), "default": (2000, 100, 400), "full": (4000, 500, 1000)},
         model="efficientnet_lite0",
-        models={
-            "efficientnet_lite0": EfficientNetLite0,
-            "efficientnet_lite0_free": lambda: EfficientNetLite0(frozen=False),
-        },
+        models={"efficientnet_lite0": EfficientNetLite0},
         recipe=Recipe(learning_rate=3e-4, epochs=3),
-        packages={"efficientnet_lite0": PACKAGE, "efficientnet_lite0_free": PACKAGE},
+        packages={"efficientnet_lite0": PACKAGE},
         is_matrix=is_dense_kernel,
     )
 )
@@ -158,9 +155,9 @@ def pretrain_lite(
     model: EfficientNetLite0, sets: Sequence[LabelledSet], recipe: Recipe, *, seed: int = 0
 ) -> list[dict[str, float]]:
     """`mergebook.suites.pretraining.pretrain`, while BatchNorm's statistics follow the batches."""
-    frozen, model.frozen = model.frozen, False
+    model.frozen = False
     log = pretrain(model, sets, recipe, seed=seed)
-    model.frozen = frozen
+    model.frozen = True
     return log
 
 

@@ -49,28 +49,17 @@ def stored_task(name: str, stored: LabelledSet, sizes: Sizes, seed: int) -> Load
     return picture_task(name, stored.class_names, *splits), {name: stored.sha256}
 
 
-def pretraining_sets(
-    data: str | Path | None = None,
-    *,
-    seed: int = 0,
-    glyphs_per_class: int = 60,
-    glyphs_test_per_class: int = 8,
-) -> list[LabelledSet]:
-    """The sets a backbone is pretrained on: rendered scripts, and prepared files that are found."""
+def pretraining_sets() -> list[LabelledSet]:
+    """The sets a backbone is pretrained on: prepared files that are found, and rendered scripts."""
     files = {"tiny_imagenet32": "tiny_imagenet32", "omniglot": "omniglot_small"}
-    sets = [
-        replace(prepared.load_arrays(file, data), name=name)
-        for name, file in files.items()
-        if prepared.find_file(file, data) is not None
-    ]
-    return [*sets, *rendered_sets(glyphs_per_class, glyphs_test_per_class, seed=seed)]
+    found = {name: file for name, file in files.items() if prepared.find_file(file) is not None}
+    sets = [replace(prepared.load_arrays(file), name=name) for name, file in found.items()]
+    return [*sets, *rendered_sets()]
 
 
-def rendered_sets(
-    per_class: int = 60, test_per_class: int = 8, *, seed: int = 0
-) -> list[LabelledSet]:
+def rendered_sets(per_class: int = 60, test_per_class: int = 8) -> list[LabelledSet]:
     """Rendered scripts that no suite uses, with this many pictures of each class."""
-    names, splits = glyphs.render_pretraining(per_class, test_per_class, seed)
+    names, splits = glyphs.render_pretraining(per_class, test_per_class, seed=0)
     train, test = (Split(*split) for split in splits)
     source = digest([train.inputs, train.labels, test.inputs, test.labels])
     return [LabelledSet("glyphs", names, train, test, source)]

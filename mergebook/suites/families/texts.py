@@ -26,9 +26,9 @@ def load_task(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) ->
     return task, {f"text/{name}": source}
 
 
-def pretraining_texts(data: str | Path | None = None, *, seed: int = 0) -> list[LabelledSet]:
+def pretraining_texts() -> list[LabelledSet]:
     """What the language model is pretrained on: a part of WikiText-2 that is no task."""
-    task, sources = load_task(texts.PRETRAINING, (_ALL, 0, 250), seed, data)
+    task, sources = load_task(texts.PRETRAINING, (_ALL, 0, 250), 0, None)
     (source,) = sources.values()
     return [LabelledSet(task.name, task.class_names, task.train, task.test, source)]
 

@@ -19,7 +19,6 @@ from mergebook.lab.statistics import (
     over_seeds,
     paired,
     pool,
-    written_both,
 )
 
 
@@ -191,11 +190,6 @@ def test_both_intervals_of_another_column() -> None:
     found = both_intervals(table, {"gap": ("a", "b")}, "bits")
     assert found["mean"].tolist() == pytest.approx([-0.2])
     assert found["high"].tolist() == pytest.approx([-0.2 + 0.1 * 12.706], rel=1e-3)
-
-
-def test_both_intervals_as_text() -> None:
-    rows = pd.DataFrame({"mean": [1.0], "half_width": [0.25], "low": [-0.5], "high": [2.5]})
-    assert written_both(rows, 2).to_numpy().tolist() == [["1.00 ± 0.25", "[-0.50, 2.50]"]]
 
 
 def test_holm_by_hand() -> None:

@@ -134,7 +134,6 @@ def test_a_failing_run_keeps_its_traceback_while_others_finish(tmp_path: Path, j
     assert [outcome.record is None for outcome in outcomes] == [False, True, False]
     assert isinstance(outcomes[1].error, LookupError)
     failure = folder / "square-1.failed.txt"
-    assert failure.read_text() == outcomes[1].traceback
     assert "in measure" in failure.read_text()
     assert "LookupError: nothing known of 1" in failure.read_text()
     broken.unlink()

@@ -1,5 +1,6 @@
 """Suites: shapes, sizes, splits that do not overlap and keep the classes' shares."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,7 @@ import torch
 from torch import Tensor
 
 from mergebook.suites.data import glyphs, media
-from mergebook.suites.families import known_suites
-from mergebook.suites.families.pictures import pretraining_sets
+from mergebook.suites.families import known_suites, pictures
 from mergebook.suites.loading import load_suite
 from mergelib.evaluation.tasks import Split
 
@@ -145,14 +145,15 @@ def test_wrong_arguments_are_named() -> None:
         load_suite("digits2", test_size=0)
 
 
-def test_pretraining_sets_take_what_is_there(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    options = {"glyphs_per_class": 2, "glyphs_test_per_class": 1}
-    assert [s.name for s in pretraining_sets(folder, **options)] == ["glyphs"]
-    write_set(folder, "omniglot_small")
-    write_set(folder, "tiny_imagenet32")
-    sets = pretraining_sets(folder, **options)
+def test_pretraining_sets_take_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MERGELIB_DATA", str(tmp_path))
+    monkeypatch.setattr(pictures, "rendered_sets", partial(pictures.rendered_sets, 2, 1))
+    assert [s.name for s in pictures.pretraining_sets()] == ["glyphs"]
+    write_set(tmp_path, "omniglot_small")
+    write_set(tmp_path, "tiny_imagenet32")
+    sets = pictures.pretraining_sets()
     assert [s.name for s in sets] == ["tiny_imagenet32", "omniglot", "glyphs"]
     assert [len(s.train) for s in sets[:2]] == [100, 100]
     assert len(sets[2].train) == 2 * len(sets[2].class_names)

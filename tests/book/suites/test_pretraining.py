@@ -1,6 +1,7 @@
 """Pretraining: augmentation, what it learns and logs, the file it writes, the one that ships."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from mergebook.suites.backbones import build_model, shipped_backbone, write_backbone
+from mergebook.suites.families import FAMILIES
 from mergebook.suites.models import scale_pixels
 from mergebook.suites.pretraining import augment, pretrain
 from mergebook.suites.training import Recipe
@@ -83,9 +85,15 @@ def test_pretraining_learns_and_logs(tiny: str, sets: list[LabelledSet]) -> None
     assert not torch.equal(states[0]["norm.weight"], states[2]["norm.weight"])
 
 
-def test_write_backbone(tiny: str, sets: list[LabelledSet], tmp_path: Path) -> None:
+def test_write_backbone(
+    tiny: str, sets: list[LabelledSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = FAMILIES["digits"]
+    assert family.pretraining is not None
+    told = replace(family.pretraining, sets=lambda: sets, recipe=RECIPE)
+    monkeypatch.setitem(FAMILIES, "digits", replace(family, pretraining=told))
     path = tmp_path / "new" / "tiny.safetensors"
-    write_backbone(path, tiny, sets, RECIPE)
+    write_backbone(path, tiny, epochs=None)
     weights = load_file(path)
     assert {value.dtype for value in weights.values()} == {torch.float16}
     build_model(tiny).load_state_dict(weights)

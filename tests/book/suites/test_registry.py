@@ -100,9 +100,9 @@ def test_given_experts() -> None:
 
     family = replace(make_family(), recipe=None, pretraining=None, load_zoo=hand_on)
     register(family)
-    zoo = load_zoo(load_suite("tables2"), experts="folder/{task}")
+    zoo = load_zoo(load_suite("tables2"), model="wide")
     assert zoo.fingerprint == "0123"
-    assert asked == [{"model": "narrow", "device": "cpu", "experts": "folder/{task}"}]
+    assert asked == [{"model": "wide", "device": "cpu"}]
 
 
 def test_unknown_suites_list_all(families: dict[str, Family]) -> None:

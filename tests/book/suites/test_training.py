@@ -14,20 +14,21 @@ from mergelib.evaluation.tasks import Split, Suite
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "expected"),
     [
-        ("learning_rate", 0),
-        ("epochs", 0),
-        ("batch_size", -1),
-        ("shots", 0),
-        ("head_scale", math.nan),
+        ("optimiser", "adam", "'adamw' or 'sgd'"),
+        ("learning_rate", 0, "a positive number"),
+        ("epochs", 0, "an integer of at least 1"),
+        ("batch_size", -1, "an integer of at least 1"),
+        ("weight_decay", -0.1, "at least 0"),
+        ("warmup", 1.5, "0..1"),
+        ("shots", 0, "an integer of at least 1"),
+        ("head_scale", math.nan, "a positive number"),
     ],
 )
-def test_recipes_out_of_range(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{name} is {value}, expected a positive number"):
+def test_recipes_out_of_range(name: str, value: object, expected: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is {value!r}, expected {expected}"):
         Recipe(**{name: value})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="optimiser is 'adam', expected 'adamw' or 'sgd'"):
-        Recipe(optimiser="adam")  # type: ignore[arg-type]
 
 
 def make_model() -> nn.Sequential:

@@ -250,8 +250,6 @@ def test_unknown_models() -> None:
 
 
 def test_what_a_family_of_fine_tuned_experts_does_not_take(tiny: str, digits: Suite) -> None:
-    with pytest.raises(TypeError, match="digits2 has no option 'experts'"):
-        load_zoo(digits, model=tiny, experts="folder/{task}")
     with pytest.raises(ValueError, match="unknown suite 'mine'; known: clip8"):
         load_zoo(replace(digits, name="mine"), model=tiny)
 

@@ -230,13 +230,12 @@ def test_the_common_functions_lead_here(folder: Path) -> None:
 
 
 def test_fingerprint_tells_experts_and_prompts_apart(
-    folder: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+    folder: Path, zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    swapped = {"eurosat": folder / MODEL, "rendered-sst2": folder / MODEL}
-    other = clip.load_zoo(zoo.suite, model=folder / MODEL, experts=swapped)
-    again = clip.load_zoo(
-        zoo.suite, model=folder / MODEL, experts=str(folder / f"{MODEL}_{{task}}")
-    )
+    for name in ("", *(f"_{task}" for task in CLASSES)):
+        (tmp_path / f"{MODEL}{name}").symlink_to(folder / MODEL)
+    other = clip.load_zoo(zoo.suite, model=tmp_path / MODEL)
+    again = clip.load_zoo(zoo.suite, model=folder / MODEL)
     assert again.fingerprint == zoo.fingerprint != other.fingerprint
     monkeypatch.setitem(clip.SOURCES, "eurosat", clip.Source("tanganke/eurosat", ("{}",)))
     worded = clip.load_zoo(zoo.suite, model=folder / MODEL)
@@ -277,12 +276,22 @@ def test_data_without_labels(tmp_path: Path) -> None:
 
 
 def test_missing_and_wrong_models(folder: Path, zoo: Zoo, tmp_path: Path) -> None:
-    def load(model: Any, experts: Any = None) -> None:
+    messages: list[str] = []
+
+    def load(model: str | Path) -> None:
         with pytest.raises(ValueError) as caught:  # noqa: PT011, the messages are looked at below
-            clip.load_zoo(zoo.suite, model=model, experts=experts)
+            clip.load_zoo(zoo.suite, model=model)
         messages.append(str(caught.value))
 
-    messages: list[str] = []
+    def load_beside(experts: Path) -> None:
+        """CLIP with the same expert for both tasks."""
+        place = tmp_path / f"beside-{experts.name}"
+        place.mkdir()
+        (place / MODEL).symlink_to(folder / MODEL)
+        for task in CLASSES if experts.exists() else ():
+            (place / f"{MODEL}_{task}").symlink_to(experts)
+        load(place / MODEL)
+
     smaller = transformers.CLIPVisionConfig(
         hidden_size=16,
         intermediate_size=64,
@@ -300,20 +309,16 @@ def test_missing_and_wrong_models(folder: Path, zoo: Zoo, tmp_path: Path) -> Non
     load("clip-vit-none")
     load(tmp_path / "empty")
     load(tmp_path / "roberta")
-    load(folder / MODEL, {"eurosat": folder / MODEL})
-    load(folder / MODEL, str(tmp_path / "none_{task}"))
-    load(folder / MODEL, str(tmp_path / "small"))
-    load(folder / MODEL, dict.fromkeys(CLASSES, tmp_path / "small"))
-    load(folder / MODEL, dict.fromkeys(CLASSES, tmp_path / "roberta"))
+    load_beside(tmp_path / "none")
+    load_beside(tmp_path / "small")
+    load_beside(tmp_path / "roberta")
     expected = [
         "'openai/clip-vit-none' is neither a folder nor to be had from the hub",
         "empty is no model's folder: it holds no config.json",
         "roberta holds a model of type 'roberta', expected 'clip'",
-        "task 'rendered-sst2' has no expert",
-        "none_eurosat' is neither a folder nor to be had from the hub",
-        "lacks {task}",
+        f"{MODEL}_eurosat' is neither a folder nor to be had from the hub",
         "has shape (16,), expected (32,) as in the model",
-        "roberta lacks key 'vision_model.embeddings.class_embedding'",
+        f"{MODEL}_eurosat lacks key 'vision_model.embeddings.class_embedding'",
     ]
     for message, part in zip(messages, expected, strict=True):
         assert part in message

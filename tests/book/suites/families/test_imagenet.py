@@ -87,7 +87,8 @@ def test_depthwise_convolutions_have_pytorchs_gradients(size: int) -> None:
 
 @pytest.mark.parametrize("frozen", [True, False])
 def test_statistics_are_frozen_or_follow_the_batches(frozen: bool, pictures: Tensor) -> None:
-    model = EfficientNetLite0(frozen=frozen)
+    model = EfficientNetLite0()
+    model.frozen = frozen
     before = {key: value.clone() for key, value in model.state_dict().items()}
     after = fine_tune(
         model,

@@ -43,8 +43,11 @@ def test_suite_of_texts(text_folder: Path) -> None:
     assert suite.sources["text/names"] == hashlib.sha256(raw).hexdigest()
 
 
-def test_language_model_learns_and_is_written(text_folder: Path, tmp_path: Path) -> None:
-    sets = pretraining_texts(text_folder)
+def test_language_model_learns_and_is_written(
+    text_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MERGELIB_DATA", str(text_folder))
+    sets = pretraining_texts()
     assert [part.name for part in sets] == ["wikitext2_valid"]
     short = LabelledSet("a", ("?",), sets[0].train, sets[0].test, sets[0].sha256)
     torch.manual_seed(0)
@@ -52,7 +55,7 @@ def test_language_model_learns_and_is_written(text_folder: Path, tmp_path: Path)
         build_model("gpt"), [short], Recipe(learning_rate=3e-3, epochs=8, batch_size=8)
     )
     assert log[0]["loss/a"] < 0.7 * math.log(128)
-    write_backbone(tmp_path / "gpt.safetensors", "gpt", sets, Recipe(epochs=1))
+    write_backbone(tmp_path / "gpt.safetensors", "gpt", epochs=1)
     state = ml.load_state_dict(tmp_path / "gpt.safetensors")
     assert state.keys() == build_model("gpt").state_dict().keys()
 
