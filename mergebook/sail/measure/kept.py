@@ -19,7 +19,7 @@ from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings, study
 from mergebook.sail.costs import count_flops, loop_flops
 from mergebook.sail.measure.sources import NOISE
 from mergebook.sail.measure.text import texts_of
-from mergebook.sail.measure.training import Plan, State, Texts, by_adam, load_corpus
+from mergebook.sail.measure.training import State, Texts, by_adam, load_corpus
 from mergebook.sail.measure.transfers import settled
 from mergebook.sail.thirds import random_thirds
 from mergebook.suites.data.texts import TEXTS
@@ -98,8 +98,8 @@ def picture_ground(task: Task, seed: int) -> Ground:
 
 def text_ground(source: Texts) -> Ground:
     """Blocks of a text in random thirds, for a GPT; a stretch of it is held out of all of them."""
-    plan = Plan(batch_size=8)
-    corpus = load_corpus(source, plan)
+    corpus = load_corpus(source)
+    plan = corpus.plan
     thirds = random_thirds(len(corpus.blocks), stable_seed("thirds", source.seed))
     rows = [corpus.parted(third) for third in thirds]
     target = corpus.target(rows[2])

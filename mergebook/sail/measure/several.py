@@ -4,7 +4,7 @@ The sources of the paper's Table 2 are three checkpoints of one training and one
 network. Here a target that mixes four texts is trained from sources of each text, and from such.
 """
 
-from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.sail.measure.text import FACTORS, described, divided, mixed, texts_of
-from mergebook.sail.measure.training import Corpus, State, Texts, load_corpus, planned
+from mergebook.sail.measure.training import Corpus, State, Texts, load_corpus
 from mergebook.suites.models import GPT, to_tokens
 from mergelib import merge, shrink
 from mergelib.hashing import stable_seed
@@ -27,13 +27,11 @@ SHARES = (0.4, 0.3, 0.2, 0.1)  # of the texts in the target, rotated by the seed
 SHRUNK_ON = 256  # windows that tell the activations
 
 
-@study(load=texts_of)
+@study(load=partial(texts_of, others=OTHERS))
 def several_sources(
     source: Texts,  # its seed, and texts: one of every source
     *,
-    others: Sequence[str] = OTHERS,  # names of the other texts
     start: str = "shared",  # of the sources, `shared` or `own`
-    plan: Mapping[str, Any] = {},
 ) -> Tables:
     """Loss on a mixture of texts from starts of one to all sources.
 
@@ -47,8 +45,7 @@ def several_sources(
     distance, its ``share`` of the target, and its weight by ``theorem``.
     """
     check_choice("start", start, ("shared", "own"))
-    plan = {"reads": (0, 50, 100, 200), "factors": FACTORS, **plan}
-    corpus = load_corpus(source, planned(source.profile, plan))
+    corpus = load_corpus(source, factors=FACTORS)
     seen, fresh = divided(corpus, thirds=False)
     turn = source.seed % len(seen)
     shares = [*SHARES[turn:], *SHARES[:turn]]

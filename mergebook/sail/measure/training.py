@@ -189,8 +189,12 @@ def by_adam(
     return checkpoints(net, nn.Identity(), split, steps, **options)
 
 
-def load_corpus(source: Texts, plan: Plan) -> Corpus:
-    """Texts as blocks of tokens, a stretch of each held out; byte pairs are learned on them all."""
+def load_corpus(source: Texts, changes: Mapping[str, Any] = {}, **usual: Any) -> Corpus:
+    """Texts as blocks of tokens, a stretch of each held out; byte pairs are learned on them all.
+
+    Sizes are a study's usual ones, those of the profile, and changes that were asked for.
+    """
+    plan = Plan(**{**usual, **PROFILES[source.profile], **changes})
     texts, seed = [*source.texts.values()], source.seed
     codes = encode_pairs(texts, plan.pairs) if plan.pairs else [encode(text) for text in texts]
     tables = [cut_blocks(tokens, plan.block).long() for tokens in codes]
@@ -198,16 +202,6 @@ def load_corpus(source: Texts, plan: Plan) -> Corpus:
     held = torch.cat([held_stretch(len(table), plan.held, drawn) for table in tables])
     rows = torch.arange(len(held)).split([len(table) for table in tables])
     return Corpus(plan, torch.cat(tables), rows, held, seed, source.device)
-
-
-def planned(profile: str, changes: Mapping[str, Any], **usual: Any) -> Plan:
-    """A study's usual sizes, those of a profile, and changes that were asked for."""
-    return Plan(**{**usual, **PROFILES[profile], **changes})
-
-
-def said(profile: str) -> dict[str, str]:
-    """A profile among a run's inputs, where it is not the usual one."""
-    return {} if profile == "default" else {"profile": profile}
 
 
 def _losses(model: nn.Module, state: StateDict, target: Target) -> dict[str, float]:
