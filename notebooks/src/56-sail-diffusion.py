@@ -52,6 +52,7 @@ def text(row, digits=2):
     return plus_minus(row["mean"], row["half_width"], digits).replace("-", "−")
 
 
+# %% tags=["remove-cell"]
 def against_repa(name):
     """Return a result's rows with REPA's log distance less their own, of the same seed."""
     table, keys = analysis.judged(name), ["seed", "read", "account"]
@@ -60,7 +61,6 @@ def against_repa(name):
     return both.assign(nearer=both["log_repa"] - both["log"])
 
 
-# %% tags=["remove-cell"]
 table = against_repa(analysis.FILE)
 lead = over_seeds(table, ["account", "arm", "read"], "nearer").sort_index()
 old = against_repa(f"{analysis.FILE}-one_rate").query("account == 'steps'")  # all rates 3e-3
