@@ -61,7 +61,7 @@ HELD = {"classes": 20, "train": 110, "validation": 25}  # photographs of a class
 
 def transfer_of(run: Run) -> Loaded:
     """The transfer of a run and its seed: two texts, or a task of a suite of pictures."""
-    learning, known = run.settings["learning"], run.settings["known"]
+    learning, known = run.settings.get("learning", "labels"), run.settings["known"]
     if run.suite in TEXTS:
         check_choice("learning", learning, ["labels"])
         check_choice("known", known, [""])

@@ -41,8 +41,8 @@ def several_sources(
     (the nearest source, trained as long as all four together), ``checkpoints`` (the mean of the
     nearest source and of what it was after 5/7 and 6/7 of its training, as in the paper),
     ``larger`` (a larger source of the nearest text, shrunk) and ``checkpoints, larger`` (the mean
-    of all four). ``weights``: rows of ``start``, ``sources``, ``place`` of a source by rising
-    distance, its ``share`` of the target, and its weight by ``theorem``.
+    of all four). ``weights``: rows of ``start``, ``sources``, by rising distance a source's
+    ``share`` of the target, and its weight by ``theorem``.
     """
     check_choice("start", start, ("shared", "own"))
     corpus = load_corpus(source, factors=FACTORS)
@@ -65,9 +65,8 @@ def several_sources(
     for count in range(2, len(order) + 1):
         chosen = order[:count]
         found = proximal_weights(squares[-1, chosen], squares[chosen][:, chosen]).weights.tolist()
-        for place, weight in enumerate(found):
-            share = shares[order[place]]
-            weights.append({"sources": count, "place": place, "share": share, "theorem": weight})
+        for number, weight in zip(chosen, found, strict=True):
+            weights.append({"sources": count, "share": shares[number], "theorem": weight})
         starts.append(("theorem", count, merge("average", sources[:count], weights=found)))
         starts.append(("uniform", count, merge("average", sources[:count])))
     if start == "shared":
