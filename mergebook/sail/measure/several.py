@@ -56,7 +56,8 @@ def several_sources(
 
     def trained(number: int, *lengths: int) -> list[State]:
         begun = corpus.model("shared" if start == "shared" else f"own {number}")
-        return [*corpus.checkpoints(begun, seen[number], lengths, number).values()]
+        split, rate = corpus.windows(seen[number]), corpus.plan.source_rate
+        return [*corpus.trained(begun, split, lengths, rate, number).values()]
 
     *checkpoints, longer = trained(nearest, 5 * steps // 7, 6 * steps // 7, steps, 4 * steps)
     sources = [checkpoints[-1], *(trained(number, steps)[0] for number in order[1:])]

@@ -140,18 +140,13 @@ class Corpus(Brief):
 
     def source(self, model: nn.Module, rows: Tensor, *names: object) -> State:
         """A source: a model after training on some blocks, in an order of that name."""
-        steps = self.plan.source_steps
-        return self.checkpoints(model, rows, [steps], *names)[steps]
+        steps, rate = self.plan.source_steps, self.plan.source_rate
+        return self.trained(model, self.windows(rows), [steps], rate, *names)[steps]
 
-    def checkpoints(
-        self, model: nn.Module, rows: Tensor, steps: Sequence[int], *names: object
-    ) -> dict[int, State]:
-        """States of a source's training by step."""
-        return self._trained(model, self.windows(rows), steps, self.plan.source_rate, *names)
-
-    def _trained(
+    def trained(
         self, model: nn.Module, split: Split, steps: Sequence[int], rate: float, *names: object
     ) -> dict[int, State]:
+        """A model after some steps on windows, see `by_adam`, in an order of that name."""
         seed, size = stable_seed("order", *names, self.seed), self.plan.batch_size
         return by_adam(model, split, steps, rate, batch_size=size, transform=to_tokens, seed=seed)
 
@@ -169,7 +164,7 @@ class Corpus(Brief):
         runs = []
         for factor in self.plan.factors:
             pace = factor * (rate or self.plan.rate)
-            after = self._trained(model, target.train, later, pace, "retraining")
+            after = self.trained(model, target.train, later, pace, "retraining")
             states = ((step, after.get(step, start)) for step in self.plan.reads)
             runs.append([{"step": step, **_losses(model, at, target)} for step, at in states])
         yield from min(runs, key=lambda rows: rows[-1]["choose"])

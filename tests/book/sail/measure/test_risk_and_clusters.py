@@ -9,6 +9,7 @@ import torch
 
 from mergebook.lab.runner import REGISTERED, Run
 from mergebook.sail.measure import clusters as module
+from mergebook.sail.measure import risk as risks
 from mergebook.sail.measure.clusters import (
     BLOCK,
     MAP,
@@ -25,8 +26,10 @@ from mergebook.sail.thirds import cut_blocks, held_stretch
 from mergebook.suites.data.texts import encode
 
 
-def test_a_bound_that_tells_something_holds_and_is_small() -> None:
-    tables = risk(0, examples=[50, 2000], draws=10)
+def test_a_bound_that_tells_something_holds_and_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(risks, "EXAMPLES", (50, 2000))
+    monkeypatch.setattr(risks, "DRAWS", 10)
+    tables = risk(0)
     assert json.loads(json.dumps(tables, allow_nan=False)) == tables
     rows = {(row["form"], row["examples"]): row for row in tables["bounds"]}
     assert {key: row["tells"] for key, row in rows.items()} == {
