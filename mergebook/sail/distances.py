@@ -1,7 +1,7 @@
 """Distances between data distributions of which SAIL's text and experiments speak.
 
-The theorems use total variation, appendix D that of two samples; FID, KID and the AUC of a
-classifier are ours. Weights come from `mergelib.sail.divergences.mmd_table`.
+The theorems use total variation; FID, KID and the AUC of a classifier are ours. Weights come from
+`mergelib.sail.divergences.mmd_table`.
 """
 
 import math
@@ -31,28 +31,6 @@ def total_variation(first: Tensor, second: Tensor) -> Tensor:
             raise ValueError("a histogram is empty or has a count that is negative or not finite")
         fractions.append(counts / total)
     return ((fractions[0] - fractions[1]).abs().sum(-1) / 2).clamp(max=1)
-
-
-def empirical_variation(first: Tensor, second: Tensor) -> float:
-    """Return the total variation of samples ``(m, …)`` and ``(n, …)`` of atoms (appendix D).
-
-    Two samples of continuous features share no rows, so the result is 1 however close their
-    distributions are. Bin the rows first if you need an estimate.
-    """
-    _, atoms = torch.unique(torch.cat([first, second]), dim=0, return_inverse=True)
-    parts = atoms[: len(first)], atoms[len(first) :]
-    counts = (torch.bincount(part, minlength=int(atoms.max()) + 1) for part in parts)
-    return float(total_variation(*counts))
-
-
-def mahalanobis(first: Tensor, second: Tensor, covariance: Tensor) -> Tensor:
-    """Return Δ = √((a − b)ᵀ Σ⁻¹ (a − b)) for means ``(…, d)`` and covariance Σ ``(d, d)``."""
-    factor, failed = torch.linalg.cholesky_ex(covariance)
-    if int(failed):
-        raise ValueError("the covariance is not positive definite")
-    white = torch.linalg.solve_triangular(factor, (first - second)[..., None], upper=False)
-    distance: Tensor = white[..., 0].norm(dim=-1)
-    return distance
 
 
 def gaussian_variation(distance: Tensor | float) -> Tensor:

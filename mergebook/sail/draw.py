@@ -19,17 +19,14 @@ ARMS = {
     "random, same scale": ("random weights, grown scale", plots.GREEN, "-."),
     "uniform": ("uniform average", plots.SKY, "--"),
 }
-PICTURED = ("scratch", "nearest source", "farther source", "SAIL")
 STARTS = {  # sources share their initial weights, or do not
     "shared": ("same initialisation", plots.BLUE, "o"),
     "own": ("separate initialisations", plots.VERMILION, "s"),
 }
 
 
-def curves(
-    table: pd.DataFrame, ax: "Axes", arms: Sequence[str] = PICTURED, value: str = "judge"
-) -> None:
-    """Loss against steps from each start that was measured, with 95 % intervals over seeds."""
+def curves(table: pd.DataFrame, ax: "Axes", arms: Sequence[str], value: str) -> None:
+    """A value against steps from each start that was measured, with 95 % intervals over seeds."""
     looks = {arm: ARMS[arm] for arm in arms}
     plots.series(ax, table, x="step", y=value, by="arm", looks=looks, band=True, lw=1.6)
     ax.set(xlabel="steps")

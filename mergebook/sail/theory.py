@@ -1,4 +1,4 @@
-"""What SAIL's theory promises of a start near the optimum (Anonymous, 2025): bounds and LDA.
+"""What SAIL's theory promises of a start near the optimum (Anonymous, 2025): bounds.
 
 With X = ‖θ_i − θ*‖² of a source and Y = ‖θ_rand − θ*‖² for θ_rand ~ N(0, I). Where a theorem had to
 be repaired, ``form`` chooses between what is printed and what is proved.
@@ -27,36 +27,6 @@ def proximity_bound(
         raise ValueError(f"dimension is {dimension}, expected at least 3: E[1/Y] is infinite")
     scale = dimension + optimum_squared if form == "printed" else dimension - 2
     return 1 - mean_squared / (alpha * scale)
-
-
-def convergence_bound(
-    excess: float, learning_rate: float, strong_convexity: float, steps: int
-) -> float:
-    """(1 − ημ)^T times the excess loss of the start: Theorem 2, for η ≤ 1/L."""
-    return (1 - learning_rate * strong_convexity) ** steps * excess
-
-
-def start_bound(smoothness: float, squared_distance: float) -> float:
-    """L/2 ‖θ − θ*‖²: the excess loss of a start at most (Eq. 7)."""
-    return smoothness / 2 * squared_distance
-
-
-def steps_saved(share: float, learning_rate: float, strong_convexity: float) -> float:
-    """Steps in which Theorem 2's bound falls to ``share`` of itself, ln share / ln(1 − ημ)."""
-    return math.log(share) / math.log(1 - learning_rate * strong_convexity)
-
-
-def lda_parameters(means: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """θ = Σ⁻¹(μ₊ − μ₋), ``(…, d)``, and b = −½ (μ₊ + μ₋)ᵀ θ of LDA with equal classes."""
-    apart = means[..., 1, :] - means[..., 0, :]
-    theta: Tensor = torch.linalg.solve(covariance, apart[..., None])[..., 0]
-    return theta, -means.mean(-2).mul(theta).sum(-1)
-
-
-def lemma_two_constant(difference: Tensor, covariance: Tensor) -> float:
-    """C = 2 √(vᵀΣ⁻²v / vᵀΣ⁻¹v) of Lemma 2, for v = μ_i − μ*: ``(d,)``, any length, not zero."""
-    solved = torch.linalg.solve(covariance, difference)
-    return 2 * float((solved @ solved / (difference @ solved)).sqrt())
 
 
 def empirical_rademacher(

@@ -37,16 +37,16 @@ class Spirals(Brief):
     places: Tensor  # of the points of `train`, 0 at the centre, 1 at the outer end
 
 
-def spirals(seed: int, *, turns: float = TURNS, noise: float = NOISE) -> Spirals:
+def spirals(seed: int) -> Spirals:
     """Draw 1,000 points: half of each part from each spiral, in random order."""
     generator = Generator().manual_seed(stable_seed("spirals", seed))
     parts, places = [], []
     for size in SIZES:
         labels = torch.randperm(size, generator=generator) % 2
         place = torch.rand(size, generator=generator).sqrt()  # even along the arm
-        angle = 2 * math.pi * turns * place + math.pi * labels
+        angle = 2 * math.pi * TURNS * place + math.pi * labels
         arm = RADIUS * place[:, None] * torch.stack([angle.cos(), angle.sin()], 1)
-        parts.append(Split(arm + noise * torch.randn(size, 2, generator=generator), labels))
+        parts.append(Split(arm + NOISE * torch.randn(size, 2, generator=generator), labels))
         places.append(place)
     train, validation, test = parts
     return Spirals(train, validation, test, places[0])

@@ -272,13 +272,47 @@ print({key: w.tolist() for key, w in grown.items()})
 # The next table shows what happens to a small GPT, grown from width 32 to 64 (or 48), if one of them is left out:
 
 # %% tags=["remove-cell"]
-from mergebook.sail.read import growing
+from mergebook.sail.measure.training import by_adam
+from mergebook.suites.models import GPT
+from mergelib.evaluation.tasks import Split
+
+
+def markov_texts(count, text_seed=0):
+    """Return texts of a random chain of second order, (count, 32), and the next symbols."""
+    generator = torch.Generator().manual_seed(SEED)
+    chain = torch._standard_gamma(torch.full((12, 12, 12), 0.1), generator=generator)
+    generator.manual_seed(1000 * SEED + text_seed + 1)
+    text = list(torch.randint(12, (2, count), generator=generator))
+    for _ in range(31):
+        text.append(torch.multinomial(chain[text[-2], text[-1]], 1, generator=generator)[:, 0])
+    whole = torch.stack(text, 1)
+    return Split(whole[:, :-1], whole[:, 1:])
+
+
+def untrained_gpt(width, heads=4):
+    """Return a GPT of two blocks over the 12 symbols."""
+    return GPT(width, 2, heads, vocabulary=12, context=32)
+
+
+# %% tags=["remove-cell"]
+def change(network):
+    """Return the largest change of a logit from the source's, over the largest of these."""
+    with torch.no_grad():
+        expected, logits = (net.eval()(test_texts.inputs) for net in (gpt, network))
+    return float((logits - expected).abs().max() / expected.abs().max())
+
+
+texts, test_texts = markov_texts(512), markov_texts(256, text_seed=1)
+torch.manual_seed(SEED)
+gpt, count = untrained_gpt(32), 40 if PROFILE == "smoke" else 300
+options = {"optimiser": "adamw", "seed": SEED, "batch_size": 64}
+gpt.load_state_dict(by_adam(gpt, texts, [count], 3e-3, **options)[count])
+double, uneven = untrained_gpt(64), untrained_gpt(48)
+
+# %% tags=["remove-cell"]
 from mergelib.sail.growth.width import Widening
 from mergelib.structure import structure_of
 
-case = growing.language_case(steps=40 if PROFILE == "smoke" else 300, seed=SEED)
-gpt = case.source
-double, uneven = growing.gpt(64, 2, 4), growing.gpt(48, 2, 4)
 careful = ml.grow(gpt, double)
 sharp = {key: value.clone() for key, value in careful.items()}
 for key, value in sharp.items():
@@ -300,7 +334,7 @@ settings = {"norm": (uneven, copied), "scores": (double, sharp), "tied": (double
 settings |= {"fused": (double, flat), "careful": (double, careful)}
 for name, (net, state) in settings.items():
     net.load_state_dict(state)
-    changes[name] = case.change(net)
+    changes[name] = change(net)
 assert changes["careful"] < 1e-5
 assert abs(changes["tied"] - 1) < 1e-5, "twice the logits"
 if EXACT:
@@ -355,9 +389,9 @@ assert abs(scaled - float(layer_norm(x, x.shape)[0])) < 1e-4, "the mean is exact
 # The [proof](#growing-mean-proof) takes four lines. New hidden units and heads begin with random inputs and zero outputs. From width 32 to 48:
 
 # %% tags=["nbval-check-output"]
-odd = growing.gpt(48, 2, 4)
+odd = untrained_gpt(48)
 odd.load_state_dict(ml.grow(gpt, odd, width="mean"))
-print("same logits to 1e-5:", case.change(odd) < 1e-5)
+print("same logits to 1e-5:", change(odd) < 1e-5)
 
 # %% [markdown]
 # (growing-depth)=
@@ -467,14 +501,10 @@ assert 0.84 < deeper["GPT"].min() < 0.855
 # copies and keeps the function. Mean padding has no copies. Ten steps of Adam on the small GPT show the difference:
 
 # %% tags=["hide-input", "nbval-check-output"]
-from mergebook.sail.measure.training import by_adam
-from mergelib.evaluation.tasks import Split
-
-texts = Split(*case.train)
 for noise in (0.0, 0.3):
     torch.manual_seed(SEED)
     double.load_state_dict(ml.grow(gpt, double, noise=noise))
-    same = case.change(double) < 1e-5
+    same = change(double) < 1e-5
     trained_gpt = by_adam(double, texts, [10], 1e-3, seed=SEED, batch_size=64)[10]
     first, second = trained_gpt["token_embed.weight"].chunk(2, 1)
     equal = torch.equal(first, second)
@@ -544,9 +574,9 @@ print(torch.allclose(rms_norm(wide, (6,))[:4] * (4 / 6) ** 0.5, rms_norm(x, (4,)
 # are multiplied by $(12/8)^{1/4}$ because of the root of the head size. No norm looks across the dimensions of a head, so uneven copies are allowed here.
 
 # %% tags=["nbval-check-output"]
-wider = growing.gpt(96, 2, 8)
+wider = untrained_gpt(96, 8)
 wider.load_state_dict(ml.grow(gpt, wider))
-print("same logits to 1e-5:", case.change(wider) < 1e-5)
+print("same logits to 1e-5:", change(wider) < 1e-5)
 
 # %% [markdown]
 # ````{solution-end}

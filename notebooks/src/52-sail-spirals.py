@@ -29,6 +29,7 @@ DEVICE = "cpu"
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import torch
 from IPython.display import Markdown, display
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -37,8 +38,11 @@ from mergebook import ledger, plots
 from mergebook.lab.statistics import over_seeds, plus_minus
 from mergebook.sail import claims as sail
 from mergebook.sail import draw
+from mergebook.sail import two_spirals as world
+from mergebook.sail.measure import spirals as study
 from mergebook.sail.read import spirals as analysis
 from mergebook.sail.read.reached import bounded, speed_ups
+from mergelib.statedict import lerp
 
 plots.use_style()
 small = PROFILE == "smoke"
@@ -137,6 +141,37 @@ display(
 #
 # A network that has seen only one class always predicts it. The averages of two such sources, and training from there, five seeds:
 
+
+# %% tags=["remove-cell"]
+def way_through(stops, points):
+    """Return losses on straight lines from the first of three networks (0) to the last (2)."""
+    places = np.linspace(0, 2, 81)
+    first, average, last = stops
+    nets = [
+        lerp(first, average, place) if place <= 1 else lerp(average, last, place - 1)
+        for place in places.tolist()
+    ]
+    with torch.no_grad():
+        losses = world.scores(world.side_by_side(nets), points)[0]
+    return pd.DataFrame({"place": places, "loss": losses.numpy()})
+
+
+# %% tags=["remove-cell"]
+def trained_curves(seed, reading, start, gammas, epochs):
+    """Return one run of all weights (NaN is scratch), and losses on the way through one half."""
+    data = world.spirals(seed)
+    parts = {reading: world.readings(data, seed)[reading]}
+    starts = {name: study.initial(name, seed) for name in ("common", "second", "fresh")}
+    one, two = study.sources_of(data, parts, starts, epochs)[reading][start]
+    begun = [starts["fresh"], *(lerp(two, one, gamma) for gamma in gammas)]
+    model, middle = world.side_by_side(begun), 1 + gammas.index(0.5)
+    curve = study.trained_on(model, data.train, data.validation, epochs, study.EVERY)
+    index = pd.MultiIndex.from_product([[np.nan, *gammas], curve.steps], names=["gamma", "step"])
+    columns = {name: getattr(curve, name).T.flatten() for name in ("loss", "accuracy", "gradient")}
+    stops = begun[0], begun[middle], world.taken_apart(model)[middle]
+    return pd.DataFrame(columns, index).reset_index(), way_through(stops, data.validation)
+
+
 # %% tags=["remove-cell"]
 seeds, budget = range(SEED, SEED + (2 if small else 5)), 30 if small else 300
 gammas = (0.0, 0.5, 1.0)
@@ -145,9 +180,8 @@ cases = {("one class", "shared"): grid, ("random", "own"): grid, ("random", "sha
 
 
 def all_seeds(reading, start, weights):
-    """Return both tables of `analysis.curves`, with a column for the seed."""
-    options = {"gammas": weights, "epochs": budget}
-    parts = {seed: analysis.curves(seed, reading, start, **options) for seed in seeds}
+    """Return both tables of `trained_curves`, with a column for the seed."""
+    parts = {seed: trained_curves(seed, reading, start, weights, budget) for seed in seeds}
     return [
         pd.concat({seed: pair[k] for seed, pair in parts.items()}, names=["seed"]).reset_index(
             "seed"

@@ -204,7 +204,7 @@ assert between == 1
 blocks = cut_blocks(encode(text.help_text()), clusters.BLOCK)
 features = clusters.described(blocks)
 splits = clusters.split_blocks(blocks, SEED)
-places = clusters.on_a_plane(features["histogram"], SEED, 250 if PROFILE == "smoke" else 500)
+places = clusters.on_a_plane(features, SEED, 250 if PROFILE == "smoke" else 500)
 maps = load_table("tinyshakespeare-text_map", "map").query("features == 'histogram'")
 fig, axes = plt.subplots(1, 2, figsize=(6.9, 3.3))
 shades = (plots.BLUE, plots.ORANGE, plots.GREEN)

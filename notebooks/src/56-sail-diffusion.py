@@ -53,9 +53,17 @@ def text(row, digits=2):
 
 
 # %% tags=["remove-cell"]
-table = analysis.against_repa()
+def against_repa(name):
+    """Return a result's rows with REPA's log distance less their own, of the same seed."""
+    table, keys = analysis.judged(name), ["seed", "read", "account"]
+    repa = table.loc[table["arm"] == "REPA", [*keys, "log"]]
+    both = table.merge(repa, on=keys, suffixes=("", "_repa"))
+    return both.assign(nearer=both["log_repa"] - both["log"])
+
+
+table = against_repa(analysis.FILE)
 lead = over_seeds(table, ["account", "arm", "read"], "nearer").sort_index()
-old = analysis.against_repa(analysis.ONE_RATE).query("account == 'steps'")
+old = against_repa(f"{analysis.FILE}-one_rate").query("account == 'steps'")  # all rates 3e-3
 old = over_seeds(old, ["arm", "read"], "nearer").sort_index()
 costs = load_table(analysis.FILE, "cost").groupby("arm")[["step", "before"]].mean()
 unit = costs.loc["REPA", "step"]
@@ -157,7 +165,13 @@ for kind in ("frozen", "trained"):
     optimiser = make_optimiser(both, "adamw", plan.rates[ALONE], weight_decay=0.0)
     train(both, batches, loss, optimiser)
 fates = pd.DataFrame(rows)
-shares = analysis.explained(world, (0.0, 0.25, 0.5, 0.75, 1.0))
+x, wanted = world.latents[:300], world.wanted[:300]
+noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(world.seed))
+shares = pd.Series(index=[0.0, 0.25, 0.5, 0.75, 1.0], dtype=float)
+for time in shares.index:  # the share of the tokens' variance that f_P explains from z_t
+    noisy = on_the_way(x, noise, torch.full((len(x),), time))
+    error = torch.nn.functional.mse_loss(by_rows(world.represent, noisy), wanted)
+    shares[time] = float(1 - error / wanted.var(0).mean())
 
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "A trained target network collapses to a constant. Left: the alignment loss. Right: the standard deviation of its outputs over images and places. One training on handwritten digits.", "name": "fig-diffusion-collapse"}, "image": {"alt": "With f_P trained, the loss falls to nearly zero within twenty steps, and so does the spread; with f_P frozen the loss stays far above, and the spread is constant."}}
 looks = {

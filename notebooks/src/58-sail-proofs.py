@@ -37,9 +37,9 @@ from torch.nn.functional import softplus
 from mergebook import plots
 from mergebook.lab.results import load_table
 from mergebook.plots import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, VERMILION
-from mergebook.sail.distances import gaussian_variation, mahalanobis, total_variation
+from mergebook.sail.distances import gaussian_variation, total_variation
 from mergebook.sail.read import mixtures
-from mergebook.sail.theory import convergence_bound, proximity_bound, start_bound, steps_saved
+from mergebook.sail.theory import proximity_bound
 from mergelib.sail.divergences import mmd_table
 from mergelib.sail.proximal import interactions, oracle_gamma, proximal_weights, squared_distances
 
@@ -130,13 +130,13 @@ starts = {"proximal": weights @ torch.stack(sources)}
 starts["nearest source"] = min(sources, key=lambda source: float((source - optimum).norm()))
 starts["random"] = torch.randn(5, **numbers)
 least, known, rows = logistic(both, answers, optimum)[0], {}, []
-for name, point in starts.items():  # gradient descent at η = 1/L, and Theorem 2
-    known[name] = start_bound(smooth, float((point - optimum).square().sum()))
+factor = 1 - 1 / smooth * PENALTY  # of the excess loss in a step, Theorem 2 at η = 1/L
+for name, point in starts.items():
+    known[name] = smooth / 2 * float((point - optimum).square().sum())  # Eq. 7
     opening = logistic(both, answers, point)[0] - least
     for step in range(201):
         value, slope = logistic(both, answers, point)
-        bound = convergence_bound(opening, 1 / smooth, PENALTY, step)
-        rows.append((name, step, value - least, bound))
+        rows.append((name, step, value - least, factor**step * opening))
         point = point - slope / smooth
 paths = pd.DataFrame(rows, columns=["start", "step", "excess", "bound"])
 
@@ -146,7 +146,7 @@ excess = paths.pivot(index="step", columns="start", values="excess")
 goals = (1e-2, 1e-3, 1e-4, 1e-5)
 steps = {name: [int((excess[name] < goal).idxmax()) for goal in goals] for name in kinds}
 saved = [far - near for far, near in zip(steps["random"], steps["proximal"], strict=True)]
-limit = steps_saved(0.5, 1 / smooth, PENALTY)
+limit = np.log(0.5) / np.log(factor)
 assert (paths["excess"] <= paths["bound"] * (1 + 1e-9)).all()
 assert saved == sorted(saved)
 if SEED == 0:
@@ -295,18 +295,17 @@ print(f"three sources: {star.squared_distance:.4f}")
 # 3. $C$ depends on the direction unless $\Sigma \propto I$, and Theorem 3 needs one $C$ for all pairs.
 
 # %% tags=["nbval-check-output"]
-from mergebook.sail.theory import lda_parameters, lemma_two_constant
-
 eye = torch.eye(2, dtype=torch.float64)
 print(f"1. TV at distance 2: {float(gaussian_variation(2.0)):.2f}, stated 1")
 means = torch.tensor([[[-1.0, 0], [1, 0]], [[-1, 3], [1, 3]]], dtype=torch.float64)
-theta, _ = lda_parameters(means, eye)
-moved = gaussian_variation(mahalanobis(*means, eye)).mean()
+theta = means[:, 1] - means[:, 0]  # Σ = I
+moved = gaussian_variation((means[0] - means[1]).norm(dim=1)).mean()
 step = float((theta[0] - theta[1]).norm())
 print(f"2. parameters moved by {step:.0f}, TV {moved:.2f}")
 uneven = torch.diag(torch.tensor([1.0, 0.01], dtype=torch.float64))
-constants = [round(lemma_two_constant(way, uneven), 1) for way in eye]
-print("3. C by direction:", constants)
+solved = torch.linalg.solve(uneven, eye)  # a column for each direction v of μᵢ − μ*
+constants = 2 * (solved.square().sum(0) / (eye * solved).sum(0)).sqrt()
+print("3. C by direction:", [round(constant, 1) for constant in constants.tolist()])
 
 
 # %% tags=["remove-cell"]
@@ -354,8 +353,6 @@ plt.show()
 # $\gamma_1$ from 400 samples of each distribution, for two Gaussians at distance 2 and mixtures of them:
 
 # %% tags=["remove-cell"]
-from mergebook.sail.distances import empirical_variation
-
 FRACTIONS, rows = (0.0, 0.25, 0.5, 0.75, 1.0), []
 
 
@@ -366,16 +363,24 @@ def drawn_from(share, generator):
     return points
 
 
+def squared_variations(counts):
+    """Return the squared total variations between histograms."""
+    return total_variation(counts[:, None], counts[None]).square()
+
+
+# %% tags=["remove-cell"]
 def estimated_by(samples):
     """Return squared distances between the samples, by each estimator."""
     edges = torch.linspace(-6, 6, 25)
     places = [torch.bucketize(part[:, 0].contiguous(), edges) for part in samples]
-    counts = [torch.bincount(each, minlength=26) for each in places]
+    counts = torch.stack([torch.bincount(each, minlength=26) for each in places])
+    _, atoms = torch.unique(torch.cat(samples), dim=0, return_inverse=True)
+    examples = torch.nn.functional.one_hot(atoms).split([len(part) for part in samples])
     return {
         "MMD² (V-statistic)": mmd_table(samples),
         "MMD² (U-statistic)": mmd_table(samples, unbiased=True),
-        "total variation of bins": mixtures.squares(counts, total_variation),
-        "total variation of atoms": mixtures.squares(samples, empirical_variation),
+        "total variation of bins": squared_variations(counts),
+        "total variation of atoms": squared_variations(torch.stack([e.sum(0) for e in examples])),
     }
 
 

@@ -88,9 +88,7 @@ def _faster(table: pd.DataFrame, cases: Cases, pooled: str = "") -> Iterator[Com
 def faster(load: Load) -> Iterator[Comparison]:
     """S1, of larger networks: log₂ speed-up over scratch; targets are a sample of tasks."""
     cases: Cases = [
-        ("SAIL", "scratch", "A", "primary"),
-        ("SAIL", "scratch", "B", "secondary"),
-        ("SAIL", "scratch", "C", "secondary"),
+        *(("SAIL", "scratch", account, role) for account, role in speeds.ROLES.items()),
         ("SAIL", "scratch, published", "A", "secondary"),
         ("SAIL", "scratch, usual scale", "A", "control"),
         ("SAIL", "random, same scale", "A", "control"),
@@ -237,9 +235,7 @@ def sizes(load: Load) -> Iterator[Comparison]:
     """S17: log₂ speed-up over scratch at the sizes that S1 does not have, of texts and pictures."""
     table = pd.concat([load(arms.lasting), load(arms.halved)])
     cases: Cases = [
-        ("SAIL", "scratch", "A", "primary"),
-        ("SAIL", "scratch", "B", "secondary"),
-        ("SAIL", "scratch", "C", "secondary"),
+        *(("SAIL", "scratch", account, role) for account, role in speeds.ROLES.items()),
         ("SAIL", "random, same scale", "A", "control"),
     ]
     yield from _faster(table[table["size"] != table["modality"].map(MAIN)], cases)

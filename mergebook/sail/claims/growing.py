@@ -9,6 +9,7 @@ import pandas as pd
 
 from mergebook.ledger import Check, Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, Role, pick
+from mergebook.sail.measure.risk import DRAWS
 from mergebook.sail.read import text
 
 KEPT = ("glyphs8-kept", "tinyshakespeare-kept")
@@ -23,7 +24,6 @@ GROUPS: dict[str, tuple[str, Role]] = {
 HALF = 0.5  # of what the source has learned
 LARGEST = 1.0  # C, what the loss of S9 is at most
 SURE = 0.95  # of draws
-DRAWS = 200  # in each seed of `mergebook.sail.measure.risk`
 CLEAR = 0.25  # of AUC: half-way from chance to certainty
 GROUPED = 0.25  # of a mean silhouette: parts at or below are usually taken for no clusters
 # What the paper's own maps are: what is grown, by which start of width and of depth, learned or not

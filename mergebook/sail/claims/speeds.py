@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 
 from mergebook.ledger import Comparison, comparison
-from mergebook.ledger.checks import SEED, Limit, matrix, pick
+from mergebook.ledger.checks import SEED, Limit, Role, matrix, pick
 from mergebook.sail.costs import Account
 from mergebook.sail.read import reached
 from mergebook.sail.read.reached import SIDES, wanting
 
+# Retraining alone decides, as in the paper's curves.
+ROLES: dict[Account, Role] = {"A": "primary", "B": "secondary", "C": "secondary"}
 TARGETS = ("seed", "target")
 VALUES = ("speed", *SIDES)
 WORDS: dict[Limit, str] = {

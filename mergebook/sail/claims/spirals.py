@@ -18,9 +18,7 @@ NEAR_POINTS = 0.5  # of accuracy, to lose at most: "maintains"
 RANKS: dict[str, Any] = {"unit": "rank correlation", "worse": {}, "where": {}}
 WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, matched"}
 CASES: tuple[tuple[str, Account, Role], ...] = (
-    ("theorem", "A", "primary"),
-    ("theorem", "B", "secondary"),
-    ("theorem", "C", "secondary"),
+    *(("theorem", account, role) for account, role in speeds.ROLES.items()),
     ("nearest source", "A", "control"),
 )
 Cell = tuple[str, dict[str, str], "partial[Comparison]"]

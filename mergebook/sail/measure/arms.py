@@ -51,9 +51,9 @@ for _maps, _arm in MAPS.items():
 Trial = tuple[Mapping[str, Any], Sources, Arm, Rates, int]
 
 
-def trained(trials: Iterable[Trial], distances: Mapping[str, float]) -> Tables:
-    """The tables of `arms` from the start of every trial, read every `EVERY` steps."""
-    tables: Tables = {"curves": [], "costs": [], "distances": [dict(distances)]}
+def trained(trials: Iterable[Trial]) -> Tables:
+    """``curves`` and ``costs`` of `arms`, of the start of every trial, read every `EVERY` steps."""
+    tables: Tables = {"curves": [], "costs": []}
     for words, pair, arm, rates, steps in trials:
         begun = pair.start(arm, rates)
         reads = range(0, steps + 1, EVERY)
@@ -93,16 +93,16 @@ def arms(
         arm = ARMS[name]._replace(noise=noise) if ARMS[name].noise else ARMS[name]
         own = Rates(*rates[name]) if name in rates else pair.rates(name)
         trials.append(({"arm": name}, pair, arm, own, steps))
-    return transfer.placed(trained(trials, pair.distances), start=start, size=size)
+    tables = trained(trials) | {"distances": [pair.distances]}
+    return transfer.placed(tables, start=start, size=size)
 
 
 @study(load=transfer_of)
 def factorial(
     transfer: Transfer,
     *,
-    target: str = "",  # this and the next two as in `arms`
+    target: str = "",  # this and the next one as in `arms`
     known: str = "",
-    learning: str = "labels",
     size: str = "twice",
     steps: int = 300,  # of retraining
     longer: int = 3,  # times as many of scratch, which else reaches no loss of the others
@@ -110,7 +110,8 @@ def factorial(
 ) -> Tables:
     """Loss on the way from the start of every cell of `CELLS` that the transfer allows.
 
-    The tables of `arms`, with a cell's ``sources``, ``start`` and ``maps`` in place of ``arm``.
+    ``curves`` and ``costs`` are those of `arms`, with a cell's ``sources``, ``start`` and ``maps``
+    in place of ``arm``.
     """
     pairs = {kind: Sources(transfer, kind, size) for kind in KINDS.values()}
     usual: dict[str, Sequence[float]] = {**FACTORIAL.get(transfer.name, {}), **rates}
@@ -124,7 +125,7 @@ def factorial(
             raise ValueError(f"no rates of {cell.maps!r} are known for {name}: pass them as rates")
         length = steps if cell.sources else longer * steps
         trials.append((cell._asdict(), pair, arm, Rates(*usual[cell.maps]), length))
-    return transfer.placed(trained(trials, pairs["own"].distances), size=size)
+    return transfer.placed(trained(trials), size=size)
 
 
 @study(load=transfer_of)
@@ -153,5 +154,4 @@ def starts_tuning(
         for name in only
         for own in [Rates(*row) for row in rates] or [pair.rates(name)]
     ]
-    curves = trained(trials, pair.distances)["curves"]
-    return transfer.placed({"curves": curves}, start=start, size=size)
+    return transfer.placed({"curves": trained(trials)["curves"]}, start=start, size=size)

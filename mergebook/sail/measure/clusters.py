@@ -1,6 +1,7 @@
 """Are parts of texts clusters (SAIL, Anonymous, 2025, Figures 2a and 4), or what a sort makes?"""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -9,14 +10,15 @@ from torch import Tensor
 
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
-from mergebook.sail.distances import classifier_auc, residuals
-from mergebook.sail.measure.text import texts_of
+from mergebook.sail.distances import classifier_auc
+from mergebook.sail.measure.text import SECOND, texts_of
 from mergebook.sail.measure.training import Texts
 from mergebook.sail.thirds import cut_blocks, held_stretch, histograms, mean_thirds, random_thirds
 from mergebook.suites.data.texts import CHARACTERS, encode
-from mergelib.sail.divergences import permutation_p
 
 BLOCK = 1024  # characters
+LEFT_OUT = 0.2  # fraction of each text, one stretch, so that seeds differ in it
+MAPPED = 200  # blocks of a text at most on the map
 PARTS = ("D1", "D2", "Dt")
 HALVES = ("one half", "other half")
 WITHOUT = "histogram without mean"
@@ -30,35 +32,27 @@ def clusters(
     source: Texts,  # texts, to be cut into blocks of 1,024 characters, one for thirds of it
     *,
     others: Sequence[str] = (),  # the name of a second text, to compare both with each other
-    left_out: float = 0.2,  # fraction of each text, one stretch, so that seeds differ in it
-    permutations: int = 999,  # for p, which is at least 1/(permutations + 1)
 ) -> Tables:
     """How far thirds of a text, or two texts, are apart, beside random parts (Fig. 2a and 4).
 
     ``separation``: rows of ``split`` (``thirds`` by mean token value, or ``texts``, and
-    ``random``), ``features`` (``mean``, ``histogram``, ``histogram without mean``), ``pair`` of
-    parts, ``auc`` of a classifier and ``p`` of one pool, by MMD.
+    ``random``), ``features`` (``histogram``, or that less its regression on the mean, ``histogram
+    without mean``), ``pair`` of parts, and ``auc`` of a classifier.
     """
-    blocks, splits = _divided(source, left_out)
-    kinds, means = described(blocks), blocks.double().mean(1)
-    tests: dict[str, Any] = {"permutations": permutations, "seed": source.seed}
+    blocks, splits = _divided(source)
+    shares, means = described(blocks), blocks.double().mean(1)
     found: list[dict[str, Any]] = []
-    for (split, parts), name in product(splits.items(), kinds):
-        rid = name == WITHOUT
-        features = kinds["histogram" if rid else name]
+    for (split, parts), name in product(splits.items(), ("histogram", WITHOUT)):
         rows = {part: places.sort().values for part, places in parts.items()}
         for (a, one), (b, two) in combinations(rows.items(), 2):
-            given = (means[one], means[two]) if rid else None
-            row: dict[str, Any] = {"split": split, "features": name, "pair": f"{a}, {b}"}
-            row["auc"] = classifier_auc(features[one], features[two], given=given)
-            found.append(row | {"p": permutation_p(kinds[name][one], kinds[name][two], **tests)})
+            given = (means[one], means[two]) if name == WITHOUT else None
+            auc = classifier_auc(shares[one], shares[two], given=given)
+            found.append({"split": split, "features": name, "pair": f"{a}, {b}", "auc": auc})
     return {"separation": found}
 
 
 @study(load=texts_of)
-def silhouettes(
-    source: Texts, *, others: Sequence[str] = (), left_out: float = 0.2, turns: int = 500
-) -> Tables:
+def silhouettes(source: Texts, *, others: Sequence[str] = ()) -> Tables:
     """Mean silhouettes of thirds of a text, or of two texts, beside random parts.
 
     Parts whose mean is at most 0.25 are usually taken for no clusters (Kaufman and Rousseeuw,
@@ -68,9 +62,9 @@ def silhouettes(
     """
     from sklearn.metrics import silhouette_score
 
-    blocks, splits = _divided(source, left_out)
-    shares = described(blocks)["histogram"]
-    spaces = {"histogram": shares / shares.std(0), MAP: on_a_plane(shares, source.seed, turns)}
+    blocks, splits = _divided(source)
+    shares = described(blocks)
+    spaces = {"histogram": shares / shares.std(0), MAP: on_a_plane(shares, source.seed)}
     rows: list[dict[str, Any]] = []
     for split, parts in splits.items():
         placed = torch.cat([*parts.values()])  # thirds leave out what is over
@@ -82,28 +76,27 @@ def silhouettes(
     return {"silhouettes": rows}
 
 
-@study(load=texts_of)
-def text_map(
-    source: Texts, *, others: Sequence[str] = ("wikitext2_test",), blocks: int = 200
-) -> Tables:
-    """Blocks of texts on a plane, by t-SNE (Fig. 4).
+@study(load=partial(texts_of, others=(SECOND,)))
+def text_map(source: Texts) -> Tables:
+    """Blocks of two texts on a plane, by t-SNE of their histograms (Fig. 4).
 
-    ``map``: a row per block: ``text``, ``features`` (``histogram``, or without mean), ``x``, ``y``.
+    ``map``: a row per block: ``text``, ``features`` (``histogram``), ``x`` and ``y``.
     """
     tables = [cut_blocks(encode(text), BLOCK) for text in source.texts.values()]
-    own = [table[:: -(-len(table) // blocks)] for table in tables]
+    own = [table[:: -(-len(table) // MAPPED)] for table in tables]
     names = [name for name, table in zip(source.texts, own, strict=True) for _ in table]
-    kinds, rows = described(torch.cat(own)), []
-    for name in ("histogram", WITHOUT):
-        for text, (x, y) in zip(names, on_a_plane(kinds[name], source.seed).tolist(), strict=True):
-            rows.append({"text": text, "features": name, "x": round(x, 2), "y": round(y, 2)})
+    places = on_a_plane(described(torch.cat(own)), source.seed).tolist()
+    rows = [
+        {"text": text, "features": "histogram", "x": round(x, 2), "y": round(y, 2)}
+        for text, (x, y) in zip(names, places, strict=True)
+    ]
     return {"map": rows}
 
 
-def _divided(source: Texts, left_out: float) -> tuple[Tensor, Splits]:
+def _divided(source: Texts) -> tuple[Tensor, Splits]:
     """Blocks of texts less a stretch of each, and their parts: of one text thirds, or the texts."""
     tables = [cut_blocks(encode(text), BLOCK) for text in source.texts.values()]
-    own = [table[~held_stretch(len(table), left_out, source.seed)] for table in tables]
+    own = [table[~held_stretch(len(table), LEFT_OUT, source.seed)] for table in tables]
     if len(own) == 1:
         return own[0], split_blocks(own[0], source.seed)
     return torch.cat(own), split_texts(source.texts, own, source.seed)
@@ -133,9 +126,7 @@ def split_texts(names: Iterable[str], tables: Sequence[Tensor], seed: int) -> Sp
     }
 
 
-def described(blocks: Tensor) -> dict[str, Tensor]:
-    """Features of blocks: their mean, a histogram, and that less its regression on the mean."""
-    means = blocks.double().mean(1)
+def described(blocks: Tensor) -> Tensor:
+    """Histograms of blocks, of the characters that at least half of the blocks have."""
     shares = histograms(blocks, len(CHARACTERS))
-    shares = shares[:, (shares > 0).double().mean(0) >= 0.5]
-    return {"mean": means[:, None], "histogram": shares, WITHOUT: residuals((shares, means))[0]}
+    return shares[:, (shares > 0).double().mean(0) >= 0.5]

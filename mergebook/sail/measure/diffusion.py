@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mergebook.lab.results import Tables
@@ -18,7 +19,6 @@ from mergebook.sail.measure.latents import Plan, World, prepare, quality
 from mergebook.sail.networks.diffusion import (
     Projector,
     SiT,
-    align_loss,
     on_the_way,
     repa_loss,
     velocity_loss,
@@ -91,8 +91,7 @@ def diffusion(zoo: Zoo, **settings: Any) -> Tables:
     ``quality``: rows of ``arm``, ``step``, ``read`` (the share), ``account`` (``"steps"``; for arms
     whose step costs other than REPA's, ``"A"``, after as many steps as REPA's FLOPs buy; for arms
     whose start has a cost, ``"cost"``, the same with all of it told; no step is the start itself),
-    ``frechet``, ``kernel`` (unbiased) and ``accuracy``, the share of pictures that the expert takes
-    for the class asked for. ``"A"`` and ``"cost"`` are accounts A and C of
+    ``frechet`` and ``kernel`` (unbiased). ``"A"`` and ``"cost"`` are accounts A and C of
     `mergebook.sail.costs.Costs`; the latter is B as well for ``REPA + J``, which has no sources; of
     ``REPA, grown``, ``"steps"`` is A and B. ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and
     ``before`` the first. ``floor``: see `mergebook.sail.measure.latents.World`.
@@ -113,7 +112,7 @@ def diffusion(zoo: Zoo, **settings: Any) -> Tables:
                     share: max(0, (step * rival - before) // arm.step) for share, step in at.items()
                 }
         wanted = {step for account in accounts.values() for step in account.values()}
-        kept = trained(arm.parts, world, arm.name, plan, wanted, steps=max(wanted))
+        kept = trained(arm.parts, world, arm.name, plan, wanted)
         tables["cost"].append({"arm": arm.name, "step": arm.step, "before": arm.before})
         for account, read in accounts.items():
             for share, step in read.items():
@@ -129,7 +128,7 @@ def arms(world: World, plan: Plan) -> Iterator[Arm]:
         parts, before = Parts(world, plan.width, plan.depth), 0
         if name == ALIGNED:
             before = world.flops + plan.aligned * step_flops(parts, world, ALONE, plan)
-            trained(parts, world, ALONE, plan, (), steps=plan.aligned)
+            trained(parts, world, ALONE, plan, {plan.aligned})
         elif name == GROWN:
             small = Parts(world, *plan.source)
             before = plan.steps * step_flops(small, world, SOURCE, plan)
@@ -145,9 +144,7 @@ def trained(
     world: World,  # what all arms share
     name: str,  # one of `TRAININGS`
     plan: Plan,  # how to train
-    wanted: Collection[int],  # numbers of steps
-    *,
-    steps: int | None = None,  # of training; by default the plan's
+    wanted: Collection[int],  # numbers of steps, the largest of which ends the training
 ) -> dict[int, dict[str, Tensor]]:
     """Train in place, all arms on the same batches, times and noise; averaged weights by step."""
     average = {key: value.clone() for key, value in parts.network.state_dict().items()}
@@ -162,10 +159,9 @@ def trained(
 
     keep(-1)
     generator = torch.Generator().manual_seed(world.seed + 1)
-    length = plan.steps if steps is None else steps
     train(
         parts,
-        shuffled(len(world.latents), plan.batch_size, generator, steps=length),
+        shuffled(len(world.latents), plan.batch_size, generator, steps=max(wanted)),
         _loss_of(parts, world, name),
         make_optimiser(parts, "adamw", {**RATES, **plan.rates}[name], weight_decay=0.0),
         on_step=keep,
@@ -198,9 +194,9 @@ def _loss_of(parts: Parts, world: World, name: str) -> Callable[[Tensor], Tensor
             total = total + weights.velocity * velocity_loss(moved, x, noise)
         if weights.repa:
             total = total + weights.repa * repa_loss(parts.repa(tokens), world.wanted[rows])
-        if weights.align:
-            aim = world.represent(noisy)  # as printed (Eq. 16)
-            total = total + weights.align * align_loss(parts.align(tokens), aim)
+        if weights.align:  # ‖f_P(z_t) − f_A(h_t)‖², as printed (Eq. 16), over its size
+            gap = F.mse_loss(parts.align(tokens), world.represent(noisy))
+            total = total + weights.align * gap
         return total
 
     return loss

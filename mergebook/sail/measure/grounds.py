@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings
 from mergebook.sail.costs import count_flops
-from mergebook.sail.measure.text import divided, mixed, texts_of
-from mergebook.sail.measure.training import State, Texts, load_corpus, planned
+from mergebook.sail.measure.text import SECOND, divided, mixed, texts_of
+from mergebook.sail.measure.training import State, Texts, load_corpus
 from mergebook.sail.measure.transfers import SMALL, TARGET, Build, Schedule, Transfer
 from mergebook.sail.networks.byol import BYOL, linear_probe, train_byol
 from mergebook.sail.thirds import histograms
@@ -35,7 +35,6 @@ from mergelib.hashing import stable_seed
 from mergelib.problems import calling
 from mergelib.problems.checks import check_choice
 
-SECOND = "wikitext2_test"  # the second source's text
 SHARE = 0.75  # of a text's target that is of the first source's text
 PICTURES: dict[str, Any] = {"train_size": 4000, "validation_size": 500, "test_size": 500}
 GPTS = {  # width, blocks and heads
@@ -62,7 +61,7 @@ HELD = {"classes": 20, "train": 110, "validation": 25}  # photographs of a class
 
 def transfer_of(run: Run) -> Loaded:
     """The transfer of a run and its seed: two texts, or a task of a suite of pictures."""
-    learning, known = run.settings["learning"], run.settings["known"]
+    learning, known = run.settings.get("learning", "labels"), run.settings["known"]
     if run.suite in TEXTS:
         check_choice("learning", learning, ["labels"])
         check_choice("known", known, [""])
@@ -120,7 +119,7 @@ def _apart(seen: LabelledSet, seed: int) -> tuple[LabelledSet, Task]:
 
 def text_transfer(source: Texts) -> Transfer:
     """Sources of two texts, each on every second block; the target is mixed from the others."""
-    corpus = load_corpus(source, planned(source.profile, {}, source_steps=1000))
+    corpus = load_corpus(source, source_steps=1000)
     plan = corpus.plan
     seen, fresh = divided(corpus, thirds=False)
     target_rows = mixed(fresh, (SHARE, 1 - SHARE), source.seed)

@@ -19,7 +19,7 @@ from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings, study
 from mergebook.sail.costs import count_flops, loop_flops
 from mergebook.sail.measure.sources import NOISE
 from mergebook.sail.measure.text import texts_of
-from mergebook.sail.measure.training import Plan, State, Texts, by_adam, load_corpus
+from mergebook.sail.measure.training import State, Texts, by_adam, load_corpus
 from mergebook.sail.measure.transfers import settled
 from mergebook.sail.thirds import random_thirds
 from mergebook.suites.data.texts import TEXTS
@@ -46,7 +46,13 @@ LEARNED = (  # what is grown, and where the maps of width and the logits of dept
     ("deeper", "", "stack"),
     ("both", "svd", "stack"),
 )
-SOURCE_RATE = 3e-3  # of Adam, for sources
+SOURCE_STEPS, SOURCE_RATE = 300, 3e-3  # of Adam, for sources
+LEARNING = 100  # steps in which maps are learned
+MAP_RATES = (3e-4, 1e-3, 1e-2, 1e-1)  # of Adam, for maps; the best on `choose` counts
+FURTHER = 100  # steps of training from the start that was learned, at most
+RATES = (3e-4, 1e-3, 3e-3)  # of these, and of those from the plain start; the best counts
+SCRATCH = (3e-3, 1e-2)  # rates of training from scratch, the best at each reading counts
+EVERY = 20  # steps between two readings of that
 PAIRED = LEARNED[0]  # what is learned for two sources as well
 SIZES: dict[str, Any] = {"train_size": 6000, "validation_size": 500, "test_size": 500}  # pictures
 
@@ -98,8 +104,8 @@ def picture_ground(task: Task, seed: int) -> Ground:
 
 def text_ground(source: Texts) -> Ground:
     """Blocks of a text in random thirds, for a GPT; a stretch of it is held out of all of them."""
-    plan = Plan(batch_size=8)
-    corpus = load_corpus(source, plan)
+    corpus = load_corpus(source)
+    plan = corpus.plan
     thirds = random_thirds(len(corpus.blocks), stable_seed("thirds", source.seed))
     rows = [corpus.parted(third) for third in thirds]
     target = corpus.target(rows[2])
@@ -108,22 +114,14 @@ def text_ground(source: Texts) -> Ground:
         size = {"vocabulary": plan.vocabulary, "context": plan.context}
         return GPT(48 if wide else 32, 3 if deep else 2, 4, **size)
 
-    splits = [*(corpus.windows(part.train) for part in rows), target.choose, target.judge]
-    *parts, choose, judge = (Split(split.inputs.long(), split.labels) for split in splits)
-    return Ground({"GPT": build}, parts, choose, judge, plan.batch_size)
+    parts = [corpus.windows(part.train) for part in rows]
+    return Ground({"GPT": build}, parts, target.choose, target.judge, plan.batch_size)
 
 
 @study(load=ground_of)
 def kept(
     ground: Ground,  # data and networks
     seed: int,  # of all that is drawn
-    *,
-    source_steps: int = 300,  # of Adam, for a source
-    steps: int = 100,  # of Adam, for maps
-    map_rates: Sequence[float] = (3e-4, 1e-3, 1e-2, 1e-1),  # of these
-    further: int = 100,  # steps of training from the start that was learned, at most
-    rates: Sequence[float] = (3e-4, 1e-3, 3e-3),  # of these, and of those from the plain start
-    only: Sequence[str] = (),  # families, by default all of the ground
 ) -> Tables:
     """Share of a source's learning that a larger network begins with, by scheme and family.
 
@@ -137,15 +135,15 @@ def kept(
     recalibrated), ``mode`` (``grown``: as `grow` gives it; ``alone``, ``joint``: learned), ``loss``
     and ``kept``. ``trained``: the learned ones again, with the ``rate`` of maps (of the first
     source's, where each has its own), ``flops`` (of learning at that rate), ``extra`` (steps of
-    training that cost as much), ``after`` (loss after at most ``further`` steps), and ``plain``
-    (after at most ``further`` + ``extra``, from one source grown by ``mean`` and ``identity``, or
+    training that cost as much), ``after`` (loss after at most `FURTHER` steps), and ``plain``
+    (after at most `FURTHER` + ``extra``, from one source grown by ``mean`` and ``identity``, or
     ``stack`` where no layer can be closed). Losses in nats.
     """
     tables: Tables = {"starts": [], "trained": []}
-    for family in only or ground.builds:
-        bench = Bench(ground, ground.builds[family], seed, steps, map_rates, further, rates)
+    for family, build in ground.builds.items():
+        bench = Bench(ground, build, seed)
         spots = {"one": ("common", 0), "shared": ("common", 1), "own": ("second", 1)}
-        sources = {name: bench.source(*spot, source_steps) for name, spot in spots.items()}
+        sources = {name: bench.source(*spot) for name, spot in spots.items()}
         told = bench.loss(sources["one"])
         for grown in GROWN:
             random = bench.loss(bench.fresh(grown))
@@ -165,11 +163,8 @@ def kept_scratch(
     ground: Ground,
     seed: int,
     *,
-    source_steps: int = 300,
     steps: int = 120,  # of training from scratch
-    every: int = 20,  # steps between two readings
-    rates: Sequence[float] = (3e-3, 1e-2),  # the best on `choose` counts, at each reading
-    only: Sequence[str] = (),
+    only: Sequence[str] = (),  # families, by default all of the ground
 ) -> Tables:
     """Fraction of a source's learning that larger networks reach from their random start.
 
@@ -178,16 +173,16 @@ def kept_scratch(
     (random − loss)/(random − source).
     """
     rows: list[dict[str, Any]] = []
-    stops = range(every, steps + 1, every)
+    stops = range(EVERY, steps + 1, EVERY)
     for family in only or ground.builds:
-        bench = Bench(ground, ground.builds[family], seed, 0, (), 0, rates)
-        source = bench.loss(bench.source("common", 0, source_steps))
+        bench = Bench(ground, ground.builds[family], seed)
+        source = bench.loss(bench.source("common", 0))
         for grown in GROWN:
             fresh = bench.fresh(grown)
             random, part = bench.loss(fresh), ground.parts[2]
-            runs = {rate: bench.states(fresh, part, stops, rate) for rate in rates}
+            runs = {rate: bench.states(fresh, part, stops, rate) for rate in SCRATCH}
             for step in stops:
-                best = min(rates, key=lambda r: bench.loss(fresh, ground.choose, runs[r][step]))
+                best = min(SCRATCH, key=lambda r: bench.loss(fresh, ground.choose, runs[r][step]))
                 loss = bench.loss(fresh, state=runs[best][step])
                 row = {"family": family, "grown": grown, "step": step, "rate": best, "loss": loss}
                 rows.append({**row, "kept": (random - loss) / (random - source)})
@@ -205,21 +200,17 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Bench(Brief):
-    """A family on its ground; settings are those of `kept`."""
+    """A family on its ground."""
 
     ground: Ground
     build: Build
     seed: int
-    steps: int
-    map_rates: Sequence[float]
-    further: int
-    rates: Sequence[float]
 
-    def source(self, start: str, part: int, steps: int) -> nn.Module:
+    def source(self, start: str, part: int) -> nn.Module:
         """A small network from a start of that name, trained on a part."""
         with seeded(stable_seed("start", start, self.seed)):
             net = self.build(False, False)
-        split = self.ground.parts[part]
+        split, steps = self.ground.parts[part], SOURCE_STEPS
         return _loaded(net, self.states(net, split, [steps], SOURCE_RATE)[steps])
 
     def fresh(self, grown: str) -> nn.Module:
@@ -278,12 +269,12 @@ class Bench(Brief):
         model, first = self.fresh(grown), self.ground.parts[2].first(self.ground.batch_size)
         step = count_flops(lambda: cross_entropy(model(first.inputs), first.labels).backward())
         extra = {id(start): round(start.flops / step) for start in learned}
-        plain = self._after(_plain(starts), {self.further + more for more in extra.values()})
+        plain = self._after(_plain(starts), {FURTHER + more for more in extra.values()})
         for start in learned:
             more = extra[id(start)]
-            after = self._after(start.model, {self.further})[self.further]
+            after = self._after(start.model, {FURTHER})[FURTHER]
             row = {"flops": start.flops, "extra": more, "after": after}
-            yield start, {**row, "plain": plain[self.further + more]}
+            yield start, {**row, "plain": plain[FURTHER + more]}
 
     def _learned(self, sources: Sequence[nn.Module], grown: str, width: str, depth: str) -> Start:
         """Maps learned at the best of the rates."""
@@ -296,9 +287,9 @@ class Bench(Brief):
             pair, both = (data.inputs, data.labels), options | {"learning_rate": rate}
             return learn_growth(sources, target, pair, steps=steps, seed=self.seed, **both).state
 
-        best = {rate: _loaded(target, learn(self.steps, rate)) for rate in self.map_rates}
+        best = {rate: _loaded(target, learn(LEARNING, rate)) for rate in MAP_RATES}
         rate = min(best, key=lambda rate: self.loss(best[rate], self.ground.choose))
-        flops = loop_flops(partial(learn, rate=rate), self.steps)
+        flops = loop_flops(partial(learn, rate=rate), LEARNING)
         return Start(_words(width, depth, mode="alone"), best[rate], rate, flops)
 
     def _averaged(self, one: nn.Module, other: State) -> nn.Module:
@@ -308,9 +299,9 @@ class Bench(Brief):
 
     def _after(self, model: nn.Module, budgets: Collection[int]) -> dict[int, float]:
         """Loss on D* by budget of steps, at the rate and the step that are best within it."""
-        every = max(1, self.further // 4)
+        every = max(1, FURTHER // 4)
         stops = [*range(every, max(budgets) + 1, every), *budgets]
-        runs = (self.states(model, self.ground.parts[2], stops, rate) for rate in self.rates)
+        runs = (self.states(model, self.ground.parts[2], stops, rate) for rate in RATES)
         reached = [
             (count, self.loss(model, self.ground.choose, state), self.loss(model, state=state))
             for states in ({0: model.state_dict()}, *runs)

@@ -4,65 +4,46 @@ The paper's one number, γ* = −0.1244, comes from MMD², of which it names nei
 features. Which of them find the right weight is seen where it is known, on mixtures.
 """
 
-from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
-from typing import Any
-
-import torch
 
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
-from mergebook.sail.distances import total_variation
 from mergebook.sail.measure import text
-from mergebook.sail.measure.training import Texts, load_corpus, planned
+from mergebook.sail.measure.training import Texts, load_corpus
 from mergebook.sail.thirds import mean_thirds
 
 TOKENS = {"characters": 0, "byte pairs": 512}  # sizes of vocabularies that are learned
 FACTORS = (0.5, 1.0, 2.0, 100.0)  # of the median distance; the last one is nearly a linear kernel
-VARIATION = "total variation"
 
 
 @study(load=text.texts_of)
-def text_kernels(source: Texts, *, factors: Sequence[float] = FACTORS) -> Tables:
+def text_kernels(source: Texts) -> Tables:
     """Eq. 11 for thirds by mean token value: ``distances``, as `weighed`, by token and factor."""
     distances = []
     for tokens, pairs in TOKENS.items():
-        corpus = load_corpus(source, planned(source.profile, {"pairs": pairs}))
+        corpus = load_corpus(source, {"pairs": pairs})
         own = (~corpus.held).nonzero()[:, 0]
         thirds = [own[rows] for rows in mean_thirds(corpus.blocks[own])]
-        for name, factor in product(text.FEATURES, factors):
+        for name, factor in product(text.FEATURES, FACTORS):
             found = text.weighed(corpus, thirds, name, factor)
             distances.append({"tokens": tokens, "factor": factor, **found})
     return {"distances": distances}
 
 
-@study(load=text.texts_of)
-def mixture_weights(
-    source: Texts,  # its seed, and texts: D_1 and D_2, or one, to be cut into thirds
-    *,
-    others: Sequence[str] = ("wikitext2_test",),  # the name of D_2; none for thirds
-    shares: Sequence[float] = text.SHARES,  # values of ρ
-    factors: Sequence[float] = FACTORS,  # as in `text_kernels`
-    plan: Mapping[str, Any] = {},  # sizes of blocks and vocabularies, and what is held out
-) -> Tables:
+@study(load=partial(text.texts_of, others=(text.SECOND,)))
+def mixture_weights(source: Texts) -> Tables:
     """Eq. 11 for the mixtures of `mixture`, where γ_1 is the share, in all features and kernels.
 
-    ``weights``: rows of ``share``, ``features``, ``kernel`` (the factor, or `VARIATION`, that of
-    all tokens of a part), and ``gamma``.
+    ``weights``: rows of ``share``, ``features``, ``kernel`` (the factor) and ``gamma``.
     """
-    corpus = load_corpus(source, planned(source.profile, plan))
-    seen, fresh = text.divided(corpus, thirds=not others)
-    rows, size = [], corpus.plan.vocabulary
-    for share in shares:
+    corpus = load_corpus(source)
+    seen, fresh = text.divided(corpus, thirds=False)
+    rows = []
+    for share in text.SHARES:
         parts = [*seen, text.mixed(fresh, (share, 1 - share), source.seed).train]
-        found = {
-            (name, f"{factor:g}"): text.weighed(corpus, parts, name, factor)["gamma"]
-            for name, factor in product(text.FEATURES, factors)
-        }
-        tokens = [corpus.blocks[rows].flatten() for rows in parts]
-        counts = torch.stack([torch.bincount(each, minlength=size) for each in tokens])
-        variations = total_variation(counts[:, None], counts[None])  # of each part and each
-        found["histogram", VARIATION] = text.first_weight(variations.square())
-        for (name, kernel), gamma in found.items():
-            rows.append({"share": share, "features": name, "kernel": kernel, "gamma": gamma})
+        for name, factor in product(text.FEATURES, FACTORS):
+            gamma = text.weighed(corpus, parts, name, factor)["gamma"]
+            row = {"share": share, "features": name, "kernel": f"{factor:g}", "gamma": gamma}
+            rows.append(row)
     return {"weights": rows}

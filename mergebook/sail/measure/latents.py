@@ -42,7 +42,7 @@ class World(Brief):
     wanted: Tensor  # the backbone's tokens, `(N, 16, size)`, each feature of mean 0 and variance 1
     represent: nn.Module  # f_P, frozen
     picture: Callable[[Tensor], Tensor]  # latents to pictures in -1..1
-    judge: Callable[[Tensor], tuple[Tensor, Tensor]]  # pictures to an expert's features and classes
+    judge: Callable[[Tensor], Tensor]  # pictures to an expert's features
     real: Tensor  # features of the pictures that drawn ones are compared with
     floor: Rows  # rows of `pictures`, their `count`, `frechet` and `kernel`
     flops: int  # of f_P's training
@@ -84,9 +84,8 @@ def prepare(zoo: Zoo, plan: Plan) -> World:
     backbone.load_state_dict(zoo.pretrained)
     expert.load_state_dict(zoo.experts[plan.task])
 
-    def judge(rows: Tensor) -> tuple[Tensor, Tensor]:
-        features = by_rows(expert, rows)
-        return features.cpu(), zoo.heads[plan.task](features).argmax(1).cpu()
+    def judge(rows: Tensor) -> Tensor:
+        return by_rows(expert, rows).cpu()
 
     with seeded(seed):
         coder = AutoEncoder().to(device)
@@ -104,10 +103,10 @@ def prepare(zoo: Zoo, plan: Plan) -> World:
     def picture(rows: Tensor) -> Tensor:
         return by_rows(lambda part: decode(part * spread + middle).clamp(-1, 1), rows)
 
-    real = judge(shown[: plan.samples])[0]
+    real = judge(shown[: plan.samples])
     near = {"real": pictures[: len(real)], "decoded": picture(latents[: len(real)])}
     floor: Rows = [
-        {"pictures": name, "count": len(rows), **_distances(judge(rows)[0], real)}
+        {"pictures": name, "count": len(rows), **_distances(judge(rows), real)}
         for name, rows in near.items()
     ]
     return World(
@@ -139,13 +138,9 @@ def drawn(world: World, network: SiT, labels: Tensor, steps: int) -> Tensor:
 
 
 def quality(world: World, network: SiT, plan: Plan) -> dict[str, float]:
-    """``frechet`` and ``kernel`` of drawn pictures from real ones, and their class ``accuracy``."""
+    """``frechet`` and ``kernel`` of drawn pictures, evenly of all classes, from real ones."""
     labels = torch.arange(plan.samples) % len(world.names)
-    features, classes = world.judge(drawn(world, network, labels, plan.euler))
-    return {
-        **_distances(features, world.real),
-        "accuracy": float((classes == labels).float().mean()),
-    }
+    return _distances(world.judge(drawn(world, network, labels, plan.euler)), world.real)
 
 
 @torch.no_grad()

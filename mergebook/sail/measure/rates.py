@@ -1,4 +1,4 @@
-"""Rates of `arms` and `factorial`, and where each comes from."""
+"""Rates of `arms` and `factorial`, and where they come from."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,20 +13,12 @@ class Rates(NamedTuple):
     matrices: float = 1.0  # factor on all its other matrices
 
 
-NOT_TUNED = "not tuned"
-TUNED = "results/tinyshakespeare-starts_tuning.json"  # the least `choose` loss on seeds from 1000
-# Rates of a grid on seeds from 1000, of which each of these is the best or near it, see
-# `mergebook.sail.read.tuning.excess`.
-TRIED = "results/*-starts_tuning-rates.json"
-
-
 class Row(NamedTuple):
     """Rates of some arms in some places; later rows overrule earlier ones."""
 
     modalities: Sequence[str]  # names of transfers
     arms: Sequence[str]  # names of arms
     rates: Rates  # of all of them there
-    origin: str = TRIED  # where they come from
     sizes: Sequence[str] = ()  # of larger networks; none for all
     starts: Sequence[str] = ()  # of the second source; none for all
 
@@ -41,25 +33,27 @@ _FROM_WEIGHTS = (
 )
 _MAIN = ("nearest source", "SAIL")
 _PICTURED = ("scratch", "scratch, published", *_FROM_WEIGHTS)
-# `excess` tells which arms were tried. No grid was tried for features without labels, for the size
-# "deepest", for the farther source, for "scratch, published" and learned maps of pictures, nor at
-# "deeper" for more than scratch, the nearest source and SAIL: these have rates of arms alike.
+# Rates are the best, or near the best, of grids on seeds from 1000, which are in
+# results/*-starts_tuning-rates.json; those of GPTs' random weights have the least `choose` loss in
+# results/tinyshakespeare-starts_tuning.json. No grid was tried for features without labels, for the
+# size "deepest", for the farther source, for "scratch, published" and learned maps of pictures, nor
+# at "deeper" for more than scratch, the nearest source and SAIL: these have rates of arms alike.
 TABLE = (
     Row(_GPT, ("scratch", "scratch, published"), Rates(1e-3)),
     Row(_GPT, ("nearest source", "Net2Net", "greedy soup", "bert2BERT", "SAIL"), Rates(1e-3)),
-    Row(_GPT, ("farther source",), Rates(1e-3), NOT_TUNED),
+    Row(_GPT, ("farther source",), Rates(1e-3)),
     Row(_GPT, ("own size", "stack", "uniform", "SAIL, distilled"), Rates(3e-3)),
     Row(_GPT, ("LiGO", "SAIL, learned"), Rates(1e-3, 1e-3)),
     Row(_GPT, ("LiGO, published",), Rates(1e-3, 1e-2)),
     Row(_GPT, ("SAIL", "SAIL, distilled"), Rates(3e-3), starts=("own",)),
     Row(_GPT, ("SAIL, matched",), Rates(1e-3), starts=("own",)),
-    Row(_GPT, ("scratch, tuned",), Rates(5.2e-3, 0.0, 11.0), TUNED, sizes=("half wider",)),
-    Row(_GPT, ("scratch, tuned",), Rates(5.2e-3, 0.0, 5.0), TUNED, sizes=("twice",)),
-    Row(_GPT, ("random, same scale",), Rates(5.2e-3), TUNED),
+    Row(_GPT, ("scratch, tuned",), Rates(5.2e-3, 0.0, 11.0), sizes=("half wider",)),
+    Row(_GPT, ("scratch, tuned",), Rates(5.2e-3, 0.0, 5.0), sizes=("twice",)),
+    Row(_GPT, ("random, same scale",), Rates(5.2e-3)),
     Row(_ALL, _PICTURED, Rates(1e-3), sizes=("half wider",)),
     Row(_ALL, _PICTURED, Rates(3e-3), sizes=("deeper", "deepest")),
-    Row(_ALL, ("LiGO",), Rates(3e-3, 1e-3), NOT_TUNED),
-    Row(_ALL, ("SAIL, learned",), Rates(1e-3, 1e-3), NOT_TUNED),
+    Row(_ALL, ("LiGO",), Rates(3e-3, 1e-3)),
+    Row(_ALL, ("SAIL, learned",), Rates(1e-3, 1e-3)),
     Row((*_HALVES, *_UNLABELLED), _MAIN, Rates(3e-3), sizes=("half wider",)),
     Row(_HALVES, ("own size", "Net2Net", "SAIL, matched"), Rates(3e-3), sizes=("half wider",)),
     Row(_HALVES, ("uniform",), Rates(3e-3), sizes=("half wider",), starts=("own",)),
@@ -79,19 +73,12 @@ FACTORIAL = {  # by modality and maps
 }
 
 
-def find_rates(modality: str, start: str, size: str, arm: str) -> Rates | None:
-    """The rates of an arm by `TABLE`, if it has any."""
+def usual_rates(modality: str, start: str, size: str, arm: str) -> Rates:
+    """Return the rates of an arm by `TABLE`."""
     for row in reversed(TABLE):
         places = ((modality, row.modalities), (arm, row.arms), (size, row.sizes))
         if all(not known or name in known for name, known in (*places, (start, row.starts))):
             return row.rates
-    return None
-
-
-def usual_rates(modality: str, start: str, size: str, arm: str) -> Rates:
-    """Return the rates of an arm by `TABLE`."""
-    if rates := find_rates(modality, start, size, arm):
-        return rates
     raise ValueError(
         f"no rates of {arm!r} are known for {modality}, {size}, {start} start: pass them with "
         "the setting 'rates'"

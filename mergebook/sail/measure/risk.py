@@ -1,7 +1,6 @@
 """Theorem 4 of SAIL (Anonymous, 2025), where the target's law is known: printed and repaired."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,12 +14,11 @@ from mergebook.sail.theory import empirical_rademacher, risk_bound
 
 RADIUS = 2.0  # B, the longest weights of the class
 APART = 0.2  # how far the means of the laws are from each other
+EXAMPLES, DRAWS = (100, 300, 1000, 3000), 200  # n of each; draws of each n
 
 
 @study(load=seed_alone("gaussians", "risks"))
-def risk(
-    seed: int, *, examples: Sequence[int] = (100, 300, 1000, 3000), draws: int = 200
-) -> Tables:
+def risk(seed: int) -> Tables:
     """Theorem 4, printed and repaired, for linear classifiers ‖w‖ ≤ 2 of two Gaussians, per n.
 
     ``bounds``: rows of ``examples``, ``form`` (``printed``, without λ, and ``repaired``), ``bound``
@@ -34,9 +32,9 @@ def risk(
     target = clipped_risk((1 - APART) * ways[0], RADIUS)
     known = float(gaussian_variation(APART))
     rows: Rows = []
-    for count in examples:
+    for count in EXAMPLES:
         found: dict[str, Rows] = {"printed": [], "repaired": []}
-        for draw in range(draws):
+        for draw in range(DRAWS):
             signed = torch.randn(count, 2, generator=generator) + torch.tensor([1.0, 0.0])
             empirical = (1 - signed @ ways).clamp(0, 1).mean(0)
             rich = empirical_rademacher(signed, RADIUS, draws=50, seed=draw)

@@ -4,7 +4,7 @@ The sources of the paper's Table 2 are three checkpoints of one training and one
 network. Here a target that mixes four texts is trained from sources of each text, and from such.
 """
 
-from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.sail.measure.text import FACTORS, described, divided, mixed, texts_of
-from mergebook.sail.measure.training import Corpus, State, Texts, load_corpus, planned
+from mergebook.sail.measure.training import Corpus, State, Texts, load_corpus
 from mergebook.suites.models import GPT, to_tokens
 from mergelib import merge, shrink
 from mergelib.hashing import stable_seed
@@ -27,13 +27,11 @@ SHARES = (0.4, 0.3, 0.2, 0.1)  # of the texts in the target, rotated by the seed
 SHRUNK_ON = 256  # windows that tell the activations
 
 
-@study(load=texts_of)
+@study(load=partial(texts_of, others=OTHERS))
 def several_sources(
     source: Texts,  # its seed, and texts: one of every source
     *,
-    others: Sequence[str] = OTHERS,  # names of the other texts
     start: str = "shared",  # of the sources, `shared` or `own`
-    plan: Mapping[str, Any] = {},
 ) -> Tables:
     """Loss on a mixture of texts from starts of one to all sources.
 
@@ -43,12 +41,11 @@ def several_sources(
     (the nearest source, trained as long as all four together), ``checkpoints`` (the mean of the
     nearest source and of what it was after 5/7 and 6/7 of its training, as in the paper),
     ``larger`` (a larger source of the nearest text, shrunk) and ``checkpoints, larger`` (the mean
-    of all four). ``weights``: rows of ``start``, ``sources``, ``place`` of a source by rising
-    distance, its ``share`` of the target, and its weight by ``theorem``.
+    of all four). ``weights``: rows of ``start``, ``sources``, by rising distance a source's
+    ``share`` of the target, and its weight by ``theorem``.
     """
     check_choice("start", start, ("shared", "own"))
-    plan = {"reads": (0, 50, 100, 200), "factors": FACTORS, **plan}
-    corpus = load_corpus(source, planned(source.profile, plan))
+    corpus = load_corpus(source, factors=FACTORS)
     seen, fresh = divided(corpus, thirds=False)
     turn = source.seed % len(seen)
     shares = [*SHARES[turn:], *SHARES[:turn]]
@@ -59,7 +56,8 @@ def several_sources(
 
     def trained(number: int, *lengths: int) -> list[State]:
         begun = corpus.model("shared" if start == "shared" else f"own {number}")
-        return [*corpus.checkpoints(begun, seen[number], lengths, number).values()]
+        split, rate = corpus.windows(seen[number]), corpus.plan.source_rate
+        return [*corpus.trained(begun, split, lengths, rate, number).values()]
 
     *checkpoints, longer = trained(nearest, 5 * steps // 7, 6 * steps // 7, steps, 4 * steps)
     sources = [checkpoints[-1], *(trained(number, steps)[0] for number in order[1:])]
@@ -68,9 +66,8 @@ def several_sources(
     for count in range(2, len(order) + 1):
         chosen = order[:count]
         found = proximal_weights(squares[-1, chosen], squares[chosen][:, chosen]).weights.tolist()
-        for place, weight in enumerate(found):
-            share = shares[order[place]]
-            weights.append({"sources": count, "place": place, "share": share, "theorem": weight})
+        for number, weight in zip(chosen, found, strict=True):
+            weights.append({"sources": count, "share": shares[number], "theorem": weight})
         starts.append(("theorem", count, merge("average", sources[:count], weights=found)))
         starts.append(("uniform", count, merge("average", sources[:count])))
     if start == "shared":

@@ -40,9 +40,7 @@ def spirals(
     seed: int,  # of points and initial weights
     *,
     gammas: Sequence[float] = GAMMAS,  # weights of the first source
-    readings: Sequence[str] = READINGS,  # names in `mergebook.sail.two_spirals.readings`
     epochs: int = EPOCHS,  # of sources and of retraining, one step each
-    every: int = EVERY,  # steps between evaluations
     goals: Mapping[str, float] = GOALS,  # names to losses on validation points
 ) -> Tables:
     """Two sources, their weighted averages γ θ_1 + (1 − γ) θ_2 retrained on D*, and scratch.
@@ -64,7 +62,7 @@ def spirals(
     units have is chance.
     """
     data = world.spirals(seed)
-    parts = {name: world.readings(data, seed)[name] for name in readings}
+    parts = world.readings(data, seed)
     names = ("common", "second", "fresh", "further")
     starts = {name: initial(name, seed) for name in names}
     trained = sources_of(data, parts, starts, epochs)
@@ -72,7 +70,7 @@ def spirals(
 
     def measured(states: list[StateDict]) -> tuple[list[dict[str, Any]], list[dict[str, Tensor]]]:
         model = side_by_side(states)
-        curve = trained_on(model, data.train, data.validation, epochs, every)
+        curve = trained_on(model, data.train, data.validation, epochs, EVERY)
         return list(summaries(model, curve, data.test, goals)), taken_apart(model)
 
     scratch, (optimum, fresh) = measured([starts["common"], starts["fresh"]])

@@ -1,15 +1,16 @@
 """SAIL's sweeps over γ in text (Anonymous, 2025, section 4.4, Figure 2).
 
-A seed draws the held-out stretches, the starts, and the orders of training. All can be made larger
-by ``plan``. Rates are the best on a seed that no study uses: for sources and scratch, of 1e-3, 3e-3
-and 6e-3, for retraining the nearer source, of 3e-4, 1e-3, 3e-3 and 6e-3. For 50 steps on thirds
-that is 1e-3, for 200 steps there, on mixtures and on another text 3e-3. With 512 byte pairs, width
-64, depth 3 and sources of 1,000 steps it is 3e-3 for sources and 1e-3 for retraining, of the three
-lower ones. All but `gamma_sweep` try `FACTORS` of these for every start.
+A seed draws the held-out stretches, the starts, and the orders of training. Rates are the best on a
+seed that no study uses: for sources and scratch, of 1e-3, 3e-3 and 6e-3, for retraining the nearer
+source, of 3e-4, 1e-3, 3e-3 and 6e-3. For 50 steps on thirds that is 1e-3, for 200 steps there, on
+mixtures and on another text 3e-3. With 512 byte pairs, width 64, depth 3 and sources of 1,000 steps
+it is 3e-3 for sources and 1e-3 for retraining, of the three lower ones. All but `gamma_sweep` try
+`FACTORS` of these for every start.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -21,7 +22,7 @@ from mergebook.sail.costs import check_tuning, count_flops, mmd_flops
 from mergebook.sail.measure import training
 from mergebook.sail.measure.spirals import apart
 from mergebook.sail.measure.training import Corpus, Rows, State, Texts
-from mergebook.sail.thirds import histograms, mean_thirds, mix, overlapped, random_thirds
+from mergebook.sail.thirds import histograms, mean_thirds, mix, overlapped
 from mergebook.suites.data.texts import load_text
 from mergelib.align import git_rebasin
 from mergelib.hashing import stable_seed
@@ -37,7 +38,8 @@ FEATURES = ("mean", "tokens", "histogram")  # of blocks
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 CELLS = (*product((0.0, 1 / 3, 2 / 3, 1.0), (0.0, 0.5)), (1.0, 1.0))  # all that have β ≤ (1 + α)/2
 FACTORS = (1 / 3, 1.0, 3.0)  # of rates, of which every start has its best
-CORPORA = ("tinyshakespeare", "wikitext2_test", "don_quijote_es")
+SECOND = "wikitext2_test"  # the text of the second source
+CORPORA = ("tinyshakespeare", SECOND, "don_quijote_es")
 EVERY, BUDGET = 10, 200  # steps between readings of an arm; its last step
 
 
@@ -48,8 +50,8 @@ def texts_of(run: Run, others: Sequence[str] | None = None) -> Loaded:
     texts = {name: load_text(name) for name in (run.suite, *others)}
     sources = {f"text/{name}": source for name, (_, source) in texts.items()}
     named = {name: text for name, (text, _) in texts.items()}
-    loaded = Texts(run.seed, named, profile, run.device)
-    return Loaded((loaded,), {"sources": sources, **training.said(profile)})
+    inputs = {"sources": sources} | ({} if profile == "default" else {"profile": profile})
+    return Loaded((Texts(run.seed, named, profile, run.device),), inputs)
 
 
 @study(load=texts_of)
@@ -63,24 +65,18 @@ def gamma_sweep(
 
     ``curves``: rows of ``start``, ``gamma``, ``step``, ``choose``, ``judge`` (nats per token on
     both halves of the held-out part); ``references``: the same of `REFERENCES`, less γ.
-    ``distances``: rows of ``split`` (``thirds``, ``random``), ``features``, MMD² ``first`` (of D_1
-    and D_t), ``second`` and ``between``, and ``gamma``, γ_1 of Eq. 11.
+    ``distances``: rows of ``split`` (``thirds``), ``features``, MMD² ``first`` (of D_1 and D_t),
+    ``second`` and ``between``, and ``gamma``, γ_1 of Eq. 11.
     """
     for start in starts:
         check_choice("start", start, (*STARTS, *REFERENCES))
-    corpus = training.load_corpus(source, training.planned(source.profile, plan))
-    splits = {
-        "thirds": mean_thirds(corpus.blocks),
-        "random": random_thirds(len(corpus.blocks), stable_seed("thirds", corpus.seed)),
-    }
-    thirds = [corpus.parted(rows) for rows in splits["thirds"]]
+    corpus = training.load_corpus(source, plan)
+    split = mean_thirds(corpus.blocks)
+    thirds = [corpus.parted(rows) for rows in split]
     target = corpus.target(thirds[2])
     few = [gamma for gamma in corpus.plan.gammas if gamma in MATCHED]
     fewer = replace(corpus, plan=replace(corpus.plan, gammas=few))
-    distances = [
-        {"split": split, **weighed(corpus, rows, name)}
-        for (split, rows), name in product(splits.items(), FEATURES)
-    ]
+    distances = [{"split": "thirds", **weighed(corpus, split, name)} for name in FEATURES]
     tables: Tables = {"curves": [], "references": [], "distances": distances}
     for start in starts:
         if start == "random":
@@ -101,32 +97,28 @@ def overlap(
     source: Texts,  # its seed, and texts: one, to be cut into thirds
     *,
     start: str = "shared",  # of the second source, `shared`, `own` or `re-basin`
-    cells: Sequence[Sequence[float]] = CELLS,  # α and β, with β ≤ (1 + α)/2
-    plan: Mapping[str, Any] = {},  # sizes other than the usual ones, see `_corpus`
 ) -> Tables:
     """The sweep where D_1 and D_2 share α of their blocks, and each shares β with D_t (Figure 2c).
 
     ``curves``: rows of ``start``, ``alpha``, ``beta``, ``gamma``, ``step``, ``choose``, ``judge``.
     """
-    corpus = _corpus(source, start, {"rate": 1e-3, **plan}, 50)
+    corpus = _corpus(source, start, 50, rate=1e-3)
     thirds = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks)]
     whole, drawn = [rows.train for rows in thirds], stable_seed("overlap", source.seed)
-    parts = {(alpha, beta): overlapped(whole, alpha, beta, drawn) for alpha, beta in cells}
-    trials = [
-        ({"alpha": alpha, "beta": beta}, (one, two), thirds[2]._replace(train=train))
-        for (alpha, beta), (one, two, train) in parts.items()
-    ]
-    return {"curves": _measured(corpus, start, trials)["curves"]}
+    curves: list[dict[str, Any]] = []
+    for alpha, beta in CELLS:
+        *seen, train = overlapped(whole, alpha, beta, drawn)
+        trial = ({"alpha": alpha, "beta": beta}, thirds[2]._replace(train=train))
+        curves += _measured(corpus, start, seen, [trial])["curves"]
+    return {"curves": curves}
 
 
 @study(load=texts_of)
 def mixture(
     source: Texts,  # its seed, and texts: D_1 and D_2, or one, to be cut into thirds
     *,
-    others: Sequence[str] = ("wikitext2_test",),  # the name of D_2; none for thirds
+    others: Sequence[str] = (SECOND,),  # the name of D_2; none for thirds
     start: str = "shared",
-    shares: Sequence[float] = SHARES,  # values of ρ
-    plan: Mapping[str, Any] = {},
 ) -> Tables:
     """The sweep for targets ρ D_1 + (1 − ρ) D_2, for which Theorem 3 says γ = ρ.
 
@@ -136,25 +128,19 @@ def mixture(
     0..1), ``gamma``, ``step``, ``choose``, ``judge``. ``distances``: ``start``, ``share`` and what
     `gamma_sweep` has.
     """
-    corpus = _corpus(source, start, plan, 100)
+    corpus = _corpus(source, start, 100)
     seen, fresh = divided(corpus, thirds=not others)
-    targets = [mixed(fresh, (share, 1 - share), source.seed) for share in shares]
-    trials = [
-        ({"share": share}, seen, target) for share, target in zip(shares, targets, strict=True)
-    ]
-    tables = _measured(corpus, start, trials, ["theorem"])
+    trials = [({"share": share}, mixed(fresh, (share, 1 - share), source.seed)) for share in SHARES]
+    tables = _measured(corpus, start, seen, trials, ["theorem"])
     swept = [{"method": "sweep", **row} for row in tables["curves"]]
     return {"curves": [*swept, *tables["arms"]], "distances": tables["distances"]}
 
 
-@study(load=texts_of)
+@study(load=partial(texts_of, others=CORPORA))
 def cross_corpus(
     source: Texts,  # its seed, and texts: that of the sources, then the targets
     *,
-    others: Sequence[str] = CORPORA,  # names of texts; that of the sources is no target
     start: str = "shared",
-    budget: int = BUDGET,  # steps of the arms, read every `EVERY`
-    plan: Mapping[str, Any] = {},
 ) -> Tables:
     """The sweep for sources of two thirds of one text and another text as target (Figure 2d).
 
@@ -164,19 +150,19 @@ def cross_corpus(
     ``start``, ``target`` and what `gamma_sweep` has. ``costs``: rows of ``start``, ``target``, and
     FLOPs of a step, of the distances and of a source.
     """
-    corpus = _corpus(source, start, plan, 100)
+    corpus = _corpus(source, start, 100)
     thirds = mean_thirds(corpus.blocks[corpus.texts[0]])
     seen = [corpus.parted(rows).train for rows in thirds[:2]]
     trials = [
-        ({"target": name}, seen, corpus.parted(rows))
+        ({"target": name}, corpus.parted(rows))
         for name, rows in zip([*source.texts][1:], corpus.texts[1:], strict=True)
     ]
     names = ["theorem", "nearest source", "uniform", "scratch"]
-    tables = _measured(corpus, start, trials, names, _read_often(corpus, budget))
+    tables = _measured(corpus, start, seen, trials, names)
     single = replace(corpus, plan=replace(corpus.plan, source_steps=1))
     step = count_flops(lambda: single.source(single.model("shared"), seen[0], 1))
     costs: list[dict[str, Any]] = []
-    for words, _, rows in trials:
+    for words, rows in trials:
         sizes = [len(part) for part in (*seen, rows.train)]
         row = {"start": start, **words, "step_flops": step}
         row["distance_flops"] = mmd_flops(sizes, corpus.plan.vocabulary)
@@ -185,18 +171,16 @@ def cross_corpus(
 
 
 @study(load=texts_of)
-def text_nearness(
-    source: Texts,  # its seed, and texts: one, to be cut into thirds
-    *,
-    plan: Mapping[str, Any] = {},
-) -> Tables:
+def text_nearness(source: Texts) -> Tables:
     """Squared distances from an optimum of D_t, of sources of D_1 and D_2 and of random weights.
+
+    D_1, D_2 and D_t are thirds of a text.
 
     ``sources``: rows of ``start`` (``shared``, ``own``), ``source`` (1, 2), ``parameters`` (squared
     distance from θ*, which begins where sources share their start, else apart) and ``random`` (of
     an untrained network).
     """
-    corpus = training.load_corpus(source, training.planned(source.profile, plan))
+    corpus = training.load_corpus(source)
     first, second, target = (corpus.parted(rows).train for rows in mean_thirds(corpus.blocks))
     random = corpus.model("random").state_dict()
     rows: list[dict[str, Any]] = []
@@ -211,17 +195,15 @@ def text_nearness(
 def _measured(
     corpus: Corpus,
     start: str,  # of the second source
-    trials: Iterable[tuple[dict[str, Any], Sequence[Tensor], Rows]],  # words, D_1 and D_2, D_t
+    seen: Sequence[Tensor],  # D_1 and D_2
+    trials: Iterable[tuple[dict[str, Any], Rows]],  # words, and D_t
     names: Sequence[str] = (),  # of arms, as `cross_corpus` has them
-    reader: Corpus | None = None,  # whose plan says when arms are read, by default the corpus
 ) -> Tables:
-    """The loop of all sweeps: sources are trained once for trials that have the same."""
+    """The loop of all sweeps; with scratch among the arms, these are read every `EVERY` steps."""
     tables: Tables = {"curves": [], "arms": [], "distances": []}
-    pairs: dict[int, tuple[State, State]] = {}
-    for words, seen, rows in trials:
-        if id(seen) not in pairs:
-            pairs = {id(seen): trained_pair(corpus, start, *seen)}
-        one, two = pairs[id(seen)]
+    one, two = trained_pair(corpus, start, *seen)
+    arms = _read_often(corpus) if "scratch" in names else corpus
+    for words, rows in trials:
         cell, target = {"start": start, **words}, corpus.target(rows)
         tables["curves"] += [{**cell, **row} for row in corpus.swept(one, two, target)]
         if not names:
@@ -232,12 +214,9 @@ def _measured(
         simplex = min(max(found["gamma"], 0.0), 1.0)  # which of two sources is Eq. 11 in 0..1
         weights = {"theorem": simplex, "nearest source": nearest, "uniform": 0.5}
         for name in names:
-            at, arms = weights.get(name), reader or corpus
-            run = (
-                arms.from_scratch(target)
-                if at is None
-                else arms.retrained(lerp(two, one, at), target)
-            )
+            at = weights.get(name)
+            merged = None if at is None else lerp(two, one, at)
+            run = arms.retrained(merged, target) if merged else arms.from_scratch(target)
             tables["arms"] += [{**cell, "method": name, "gamma": at, **row} for row in run]
     return tables
 
@@ -248,7 +227,7 @@ def text_goals(
 ) -> Tables:
     """``curves``: ``step``, ``choose``, ``judge`` (nats per token) of scratch, for its goals."""
     check_tuning(source.seed)
-    corpus = _read_often(_corpus(source, "shared", {}, 0), BUDGET)
+    corpus = _read_often(_corpus(source, "shared", 0))
     return {"curves": [*corpus.from_scratch(corpus.target(corpus.parted(corpus.texts[0])))]}
 
 
@@ -265,15 +244,15 @@ def mixed(parts: Sequence[Rows], shares: Sequence[float], seed: int) -> Rows:
     return Rows(*(mix(rows, shares, seed) for rows in zip(*parts, strict=True)))
 
 
-def _corpus(source: Texts, start: str, plan: Mapping[str, Any], steps: int) -> Corpus:
+def _corpus(source: Texts, start: str, steps: int, **usual: Any) -> Corpus:
     """Texts at the usual sizes of a sweep, read at the start and after fixed numbers of steps."""
     check_choice("start", start, STARTS)
-    usual = {"gammas": training.FINE, "reads": (0, steps), "factors": FACTORS}
-    return training.load_corpus(source, training.planned(source.profile, plan, **usual))
+    usual |= {"gammas": training.FINE, "reads": (0, steps), "factors": FACTORS}
+    return training.load_corpus(source, **usual)
 
 
-def _read_often(corpus: Corpus, budget: int) -> Corpus:
-    return replace(corpus, plan=replace(corpus.plan, reads=range(0, budget + 1, EVERY)))
+def _read_often(corpus: Corpus) -> Corpus:
+    return replace(corpus, plan=replace(corpus.plan, reads=range(0, BUDGET + 1, EVERY)))
 
 
 def trained_pair(corpus: Corpus, start: str, first: Tensor, second: Tensor) -> tuple[State, State]:
@@ -295,13 +274,8 @@ def weighed(
         "first": float(table[0, 2]),
         "second": float(table[1, 2]),
         "between": float(table[0, 1]),
-        "gamma": first_weight(table),
+        "gamma": float(proximal_weights(table[2, :2], table[:2, :2], "affine").weights[0]),
     }
-
-
-def first_weight(squares: Tensor) -> float:
-    """γ_1 of Eq. 11 from squared distances ``(3, 3)`` of D_1, D_2 and D_t."""
-    return float(proximal_weights(squares[2, :2], squares[:2, :2], "affine").weights[0])
 
 
 def described(corpus: Corpus, name: str, rows: Tensor) -> Tensor:

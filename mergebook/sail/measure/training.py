@@ -140,18 +140,13 @@ class Corpus(Brief):
 
     def source(self, model: nn.Module, rows: Tensor, *names: object) -> State:
         """A source: a model after training on some blocks, in an order of that name."""
-        steps = self.plan.source_steps
-        return self.checkpoints(model, rows, [steps], *names)[steps]
+        steps, rate = self.plan.source_steps, self.plan.source_rate
+        return self.trained(model, self.windows(rows), [steps], rate, *names)[steps]
 
-    def checkpoints(
-        self, model: nn.Module, rows: Tensor, steps: Sequence[int], *names: object
-    ) -> dict[int, State]:
-        """States of a source's training by step."""
-        return self._trained(model, self.windows(rows), steps, self.plan.source_rate, *names)
-
-    def _trained(
+    def trained(
         self, model: nn.Module, split: Split, steps: Sequence[int], rate: float, *names: object
     ) -> dict[int, State]:
+        """A model after some steps on windows, see `by_adam`, in an order of that name."""
         seed, size = stable_seed("order", *names, self.seed), self.plan.batch_size
         return by_adam(model, split, steps, rate, batch_size=size, transform=to_tokens, seed=seed)
 
@@ -169,7 +164,7 @@ class Corpus(Brief):
         runs = []
         for factor in self.plan.factors:
             pace = factor * (rate or self.plan.rate)
-            after = self._trained(model, target.train, later, pace, "retraining")
+            after = self.trained(model, target.train, later, pace, "retraining")
             states = ((step, after.get(step, start)) for step in self.plan.reads)
             runs.append([{"step": step, **_losses(model, at, target)} for step, at in states])
         yield from min(runs, key=lambda rows: rows[-1]["choose"])
@@ -189,8 +184,12 @@ def by_adam(
     return checkpoints(net, nn.Identity(), split, steps, **options)
 
 
-def load_corpus(source: Texts, plan: Plan) -> Corpus:
-    """Texts as blocks of tokens, a stretch of each held out; byte pairs are learned on them all."""
+def load_corpus(source: Texts, changes: Mapping[str, Any] = {}, **usual: Any) -> Corpus:
+    """Texts as blocks of tokens, a stretch of each held out; byte pairs are learned on them all.
+
+    Sizes are a study's usual ones, those of the profile, and changes that were asked for.
+    """
+    plan = Plan(**{**usual, **PROFILES[source.profile], **changes})
     texts, seed = [*source.texts.values()], source.seed
     codes = encode_pairs(texts, plan.pairs) if plan.pairs else [encode(text) for text in texts]
     tables = [cut_blocks(tokens, plan.block).long() for tokens in codes]
@@ -198,16 +197,6 @@ def load_corpus(source: Texts, plan: Plan) -> Corpus:
     held = torch.cat([held_stretch(len(table), plan.held, drawn) for table in tables])
     rows = torch.arange(len(held)).split([len(table) for table in tables])
     return Corpus(plan, torch.cat(tables), rows, held, seed, source.device)
-
-
-def planned(profile: str, changes: Mapping[str, Any], **usual: Any) -> Plan:
-    """A study's usual sizes, those of a profile, and changes that were asked for."""
-    return Plan(**{**usual, **PROFILES[profile], **changes})
-
-
-def said(profile: str) -> dict[str, str]:
-    """A profile among a run's inputs, where it is not the usual one."""
-    return {} if profile == "default" else {"profile": profile}
 
 
 def _losses(model: nn.Module, state: StateDict, target: Target) -> dict[str, float]:

@@ -56,14 +56,13 @@ class BYOL(nn.Module):
         cosines = torch.stack([F.cosine_similarity(*pair, dim=1) for pair in pairs])
         return (2 - 2 * cosines).mean(1).sum()
 
-    def momentum_at(self, share_of_training: float) -> float:
-        """τ = 1 − (1 − τ_base)(cos πs + 1)/2: the base at s = 0, and 1 at s = 1."""
-        return 1 - (1 - self.momentum) * (math.cos(math.pi * share_of_training) + 1) / 2
-
     @torch.no_grad()
     def update(self, share_of_training: float) -> None:
-        """Let the target follow, after a step of the optimiser: ξ ← τξ + (1 − τ)θ."""
-        momentum = self.momentum_at(share_of_training)
+        """Let the target follow, after a step of the optimiser: ξ ← τξ + (1 − τ)θ.
+
+        τ = 1 − (1 − τ_base)(cos πs + 1)/2 is the base at s = 0, and 1 at s = 1.
+        """
+        momentum = 1 - (1 - self.momentum) * (math.cos(math.pi * share_of_training) + 1) / 2
         for slow, fast in zip(self.target.parameters(), self.online.parameters(), strict=True):
             slow.mul_(momentum).add_(fast, alpha=1 - momentum)
 

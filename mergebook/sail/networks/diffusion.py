@@ -178,11 +178,6 @@ def repa_loss(projected: Tensor, wanted: Tensor) -> Tensor:
     return -F.cosine_similarity(projected, wanted, dim=-1).mean()
 
 
-def align_loss(projected: Tensor, wanted: Tensor) -> Tensor:
-    """Mean over tokens of ‖f_P(z) − f_A(h)‖² (SAIL, Eq. 16), over the size of a representation."""
-    return F.mse_loss(projected, wanted.detach())
-
-
 def _waves(times: Tensor) -> Tensor:
     """Cosines and sines of the moments, ``(B, TIMES)``."""
     steps = torch.arange(TIMES // 2, device=times.device) / (TIMES // 2)

@@ -5,7 +5,7 @@ The chapter on proximal parameters follows the chain from data to loss on them. 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -25,14 +25,6 @@ RATE = 0.02
 
 SHAPES = {"0.weight": (HIDDEN, 2), "0.bias": (HIDDEN,), "2.weight": (1, HIDDEN), "2.bias": (1,)}
 Nets = dict[str, Tensor]  # state dicts of perceptrons of these shapes; of many, stacked
-
-
-def squares(
-    samples: Sequence[Tensor], distance: Callable[[Tensor, Tensor], Tensor | float]
-) -> Tensor:
-    """Squared distance of each sample to each, ``(count, count)``, as `proximal_weights` wants."""
-    rows = [[float(distance(own, other)) ** 2 for other in samples] for own in samples]
-    return torch.tensor(rows, dtype=torch.float64)
 
 
 def perceptron_shares(

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-import torch
 
 from mergebook.lab.results import load_table
 from mergebook.sail import two_spirals as world
@@ -16,7 +15,6 @@ from mergebook.sail.costs import Costs, mmd_flops, perceptron_flops
 from mergebook.sail.measure import spirals as study
 from mergebook.sail.read import by_seed, stacked
 from mergebook.sail.read.reached import FLOPS
-from mergelib.statedict import lerp
 
 FILE = "spirals-spirals"
 MATCHED = "spirals-spirals-matched"  # its table of this name, and γ of 0 and 1 alone
@@ -36,43 +34,6 @@ COSTS = {
     "uniform": Costs(_STEP, sources=2 * _SOURCE),
     "nearest source": Costs(_STEP, added=_DISTANCES, sources=_SOURCE),
 }
-
-
-def curves(
-    seed: int,  # of points and initial weights
-    reading: str,  # of D_1 and D_2
-    start: str,  # `"shared"`, `"own"` or `"re-basin"`
-    *,
-    gammas: Sequence[float] = study.GAMMAS,  # weights of the first source; ½ is one of them
-    epochs: int = study.EPOCHS,  # of sources and of retraining
-    points: int = 41,  # on each of the two parts of the way
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """One run of all weights, and the losses on the way from random weights to an optimum.
-
-    Rows of ``gamma`` (NaN for scratch), ``step``, and on validation points ``loss``, ``accuracy``
-    and ``gradient``. And rows of ``place`` and ``loss`` along straight lines: from random weights
-    (0) to the even average (1), and on to where it is after retraining (2).
-    """
-    data = world.spirals(seed)
-    parts = {reading: world.readings(data, seed)[reading]}
-    starts = {name: study.initial(name, seed) for name in ("common", "second", "fresh")}
-    one, two = study.sources_of(data, parts, starts, epochs)[reading][start]
-    begun = [starts["fresh"], *(lerp(two, one, gamma) for gamma in gammas)]
-    model = world.side_by_side(begun)
-    curve = study.trained_on(model, data.train, data.validation, epochs, study.EVERY)
-    index = pd.MultiIndex.from_product([[np.nan, *gammas], curve.steps], names=["gamma", "step"])
-    columns = {name: getattr(curve, name).T.flatten() for name in ("loss", "accuracy", "gradient")}
-    table = pd.DataFrame(columns, index).reset_index()
-    middle = 1 + list(gammas).index(0.5)
-    first, average, last = begun[0], begun[middle], world.taken_apart(model)[middle]
-    places = np.linspace(0, 2, 2 * points - 1)
-    on_way = [
-        lerp(first, average, place) if place <= 1 else lerp(average, last, place - 1)
-        for place in places.tolist()
-    ]
-    with torch.no_grad():
-        losses = world.scores(world.side_by_side(on_way), data.validation)[0]
-    return table, pd.DataFrame({"place": places, "loss": losses.numpy()})
 
 
 def sweep() -> pd.DataFrame:

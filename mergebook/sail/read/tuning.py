@@ -4,14 +4,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
 from statistics import median
-from typing import Any
 
 import pandas as pd
 import torch
 
 from mergebook.lab.results import load_table
 from mergebook.sail.costs import GOALS, goals_of
-from mergebook.sail.measure.rates import FACTORIAL, Rates, find_rates
+from mergebook.sail.measure.rates import Rates
 
 TEXT = "tinyshakespeare-starts_tuning"
 PICTURES = ("vision8-starts_tuning", "vision14-starts_tuning", "vision14-starts_tuning-byol")
@@ -22,11 +21,6 @@ BUDGETS = {  # steps of the runs with these goals
     "ResNet, halves": 160,
     "ResNet, halves, BYOL": 1600,
 }
-GRIDS = tuple(
-    f"{suite}-starts_tuning-rates" for suite in ("tinyshakespeare", "vision8", "vision14")
-)
-TOLERANCES = {"GPT": 0.02, "ResNet": 0.05}  # nats, see `excess`
-CROSSED = {"GPT": "twice", "ResNet": "half wider", "ResNet, halves": "half wider"}  # sizes
 LATE = {"late": 0.5}  # of the steps of the nearest source, which no source has at its start
 CHOSEN_AT = (300, 600)  # steps after which random weights are compared: where the goals are
 RANDOM = ("scratch, tuned", "random, same scale")
@@ -35,12 +29,7 @@ _RATES = list(Rates._fields)
 
 def tuned() -> pd.DataFrame:
     """All curves on tuning seeds; texts have the modality ``GPT`` and no target."""
-    return _with_modality(
-        pd.concat([load_table(name, "curves") for name in RESULTS], ignore_index=True)
-    )
-
-
-def _with_modality(rows: pd.DataFrame) -> pd.DataFrame:
+    rows = pd.concat([load_table(name, "curves") for name in RESULTS], ignore_index=True)
     rows = rows.reindex(columns=[*dict.fromkeys([*rows, "modality", "target"])])
     missing = {"modality": "GPT", "target": ""}
     return rows.astype(dict.fromkeys(missing, object)).fillna(missing)
@@ -95,33 +84,3 @@ def goals_on(
 def goals_for(modality: str, size: str, target: str = "") -> dict[str, float]:
     """Losses that arms must reach, in nats, by their names."""
     return goals().get((modality, size, target), {})
-
-
-def excess() -> pd.DataFrame:
-    """How much more an arm loses at its usual rate than at the best of a grid, in nats.
-
-    By ``study``, ``modality``, size, start and arm: ``choose`` in excess in the end (means over
-    tuning seeds and targets), the ``usual`` rate, the ``best``, and the ``tolerance``.
-    """
-    rows = pd.concat([_with_modality(load_table(name, "curves")) for name in GRIDS])
-    rows = rows[rows["step"] == rows.groupby("modality")["step"].transform("max")]
-    cells = ["modality", "size", "start", "arm"]
-    found = []
-    for names, part in rows.groupby(cells):
-        modality, size, start, arm = map(str, names)
-        losses = part.groupby(["training", "maps"])["choose"].mean()
-        cell: dict[str, Any] = dict(zip(cells, names, strict=True))
-        tried = losses.reset_index()
-        cell["best"] = float(tried["training"][tried["choose"].argmin()])
-        cell["tolerance"] = TOLERANCES.get(modality, TOLERANCES["ResNet"])
-        maps = "mean" if arm == "SAIL" else arm
-        places = {"arms": find_rates(modality, start, size, arm)}
-        if (size, start) == (CROSSED[modality], "shared"):
-            places["factorial"] = FACTORIAL[modality].get(maps)
-        for study, usual in places.items():
-            if usual is not None:
-                same = losses.xs(usual.training, level="training")
-                loss = same[usual.maps] if usual.maps else same.item()  # starts without maps
-                own = {"usual": usual.training, "choose": loss - losses.min()}
-                found.append({"study": study} | cell | own)
-    return pd.DataFrame(found)

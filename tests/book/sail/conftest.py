@@ -9,11 +9,6 @@ from mergebook.sail.networks.diffusion import LatentToRepresentation
 from mergelib.training import seeded
 
 
-def _judge(pictures: Tensor) -> tuple[Tensor, Tensor]:
-    features = pictures.mean((2, 3))
-    return features, (features[:, 0] > 0).long()
-
-
 @pytest.fixture
 def world() -> World:
     """Random latents of two classes, which are their own pictures."""
@@ -31,7 +26,7 @@ def world() -> World:
         wanted=noise(40, 16, 6),
         represent=represent,
         picture=lambda latents: latents,
-        judge=_judge,
+        judge=lambda pictures: pictures.mean((2, 3)),
         real=noise(40, 4),
         floor=[],
         flops=1000,

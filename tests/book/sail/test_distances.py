@@ -7,11 +7,9 @@ from scipy import linalg, stats
 from torch import Tensor
 
 from mergebook.sail.distances import (
-    empirical_variation,
     frechet_distance,
     gaussian_variation,
     kernel_distance,
-    mahalanobis,
     total_variation,
 )
 
@@ -55,13 +53,6 @@ def test_total_variation_is_the_largest_difference_of_any_event() -> None:
     assert float(total_variation(*counts)) == pytest.approx(float(brute), abs=1e-7)
 
 
-def test_samples_of_tokens_are_histograms_and_continuous_ones_are_apart() -> None:
-    first, second = torch.tensor([0, 0, 1, 2]), torch.tensor([0, 1, 1, 1, 3])
-    counts = [torch.bincount(tokens, minlength=4) for tokens in (first, second)]
-    assert empirical_variation(first, second) == pytest.approx(float(total_variation(*counts)))
-    assert empirical_variation(drawn(500), drawn(500, seed=1)) == 1
-
-
 def test_gaussian_variation_against_integration() -> None:
     for delta in (0.0, 0.3, 2.0, 6.0):
         grid = np.linspace(-12, 18, 300_001)
@@ -70,28 +61,9 @@ def test_gaussian_variation_against_integration() -> None:
         assert float(gaussian_variation(delta)) == pytest.approx(brute, abs=1e-9)
 
 
-def test_gaussians_in_several_dimensions_differ_along_one() -> None:
-    covariance = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
-    means = torch.tensor([[0.3, -1.0], [1.0, 0.4]], dtype=torch.float64)
-    distance = mahalanobis(means[0], means[1], covariance)
-    difference = (means[0] - means[1]).numpy()
-    solved = np.linalg.inv(covariance.numpy()) @ difference
-    assert float(distance) == pytest.approx(math.sqrt(difference @ solved))
-    points = np.random.default_rng(0).multivariate_normal(
-        means[0].numpy(), covariance.numpy(), 200_000
-    )
-    logs = [
-        stats.multivariate_normal(mean, covariance.numpy()).logpdf(points) for mean in means.numpy()
-    ]
-    monte_carlo = np.clip(1 - np.exp(logs[1] - logs[0]), 0, None).mean()
-    assert float(gaussian_variation(distance)) == pytest.approx(monte_carlo, abs=0.005)
-
-
 def test_refusals_of_distances() -> None:
     with pytest.raises(ValueError, match="bins"):
         total_variation(torch.ones(3), torch.ones(4))
     for counts in ([0.0, 0.0], [-1.0, 2.0], [math.nan, 1.0]):
         with pytest.raises(ValueError, match="is empty or has a count"):
             total_variation(torch.tensor(counts), torch.ones(2))
-    with pytest.raises(ValueError, match="positive definite"):
-        mahalanobis(torch.zeros(2), torch.ones(2), torch.diag(torch.tensor([1.0, -1.0])))

@@ -5,17 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from mergebook.sail.distances import gaussian_variation, mahalanobis
-from mergebook.sail.theory import (
-    convergence_bound,
-    empirical_rademacher,
-    lda_parameters,
-    lemma_two_constant,
-    proximity_bound,
-    risk_bound,
-    start_bound,
-    steps_saved,
-)
+from mergebook.sail.theory import empirical_rademacher, proximity_bound, risk_bound
 
 D = torch.float64
 
@@ -58,89 +48,6 @@ def test_a_source_that_depends_on_the_random_start_breaks_it() -> None:
     below = float(stats.chi2(5).cdf(law.median()))  # y times χ²_3's density is 3 times χ²_5's
     assert proximity_bound(mean, 3, 0.0) == pytest.approx(1 - below)
     assert proximity_bound(mean, 3, 0.0) > 0.79 > 0.5
-
-
-# Theorem 2
-
-
-def test_the_rate_holds_at_every_step_of_random_quadratics() -> None:
-    for seed in range(50):
-        generator = torch.Generator().manual_seed(seed)
-        axes = torch.linalg.qr(torch.randn(4, 4, generator=generator, dtype=D)).Q
-        values = 10 ** (2 * torch.rand(4, generator=generator, dtype=D) - 1)
-        matrix = axes * values @ axes.T
-        smooth, strong = float(values.max()), float(values.min())
-        rate = float(torch.rand(1, generator=generator, dtype=D)) / smooth if seed else 1 / smooth
-        point = torch.randn(4, generator=generator, dtype=D)
-        start = float(point @ matrix @ point) / 2
-        assert start <= start_bound(smooth, float(point @ point)) * (1 + 1e-12)
-        for step in range(1, 60):
-            point = point - rate * matrix @ point
-            excess = float(point @ matrix @ point) / 2
-            assert excess <= convergence_bound(start, rate, strong, step) * (1 + 1e-9) + 1e-300
-            # and what holds on quadratics, which forget twice as fast
-            assert excess <= convergence_bound(start, rate, strong, 2 * step) * (1 + 1e-9) + 1e-300
-
-
-def test_half_the_excess_saves_a_number_of_steps_for_every_goal() -> None:
-    saved = steps_saved(0.5, 0.01, 1.0)
-    assert convergence_bound(1.0, 0.01, 1.0, 1000) / convergence_bound(
-        0.5, 0.01, 1.0, 1000
-    ) == pytest.approx(2)
-    assert 0.99**saved == pytest.approx(0.5)
-    assert saved <= 100 * math.log(2)  # κ ln 2 at η = 1/L
-
-
-# Lemma 2
-
-
-def worlds(covariance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    means = torch.randn(20, 2, 2, generator=generator, dtype=D)
-    means[:, 0] = -means[:, 1]
-    return means, lda_parameters(means, covariance)[0]
-
-
-def test_lda_is_what_scikit_learn_fits() -> None:
-    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-
-    rows = np.random.default_rng(0).normal(size=(60, 3)) + np.repeat([[0.0], [0.7]], 30, 0)
-    labels = np.repeat([0, 1], 30)
-    model = LinearDiscriminantAnalysis(solver="lsqr").fit(rows, labels)
-    means = torch.from_numpy(model.means_)
-    theta, offset = lda_parameters(means, torch.from_numpy(model.covariance_))
-    assert theta.numpy() == pytest.approx(model.coef_[0])
-    assert float(offset) == pytest.approx(float(model.intercept_[0]))
-
-
-def test_the_distance_of_parameters_is_mahalanobis_for_a_round_covariance() -> None:
-    """With means ±m, so that the differences of class means tell all."""
-    for scale in (1.0, 4.0):
-        covariance = scale * torch.eye(2, dtype=D)
-        means, theta = worlds(covariance)
-        data = mahalanobis(means[1:], means[0], covariance)[:, 1]
-        ratio = (theta[1:] - theta[0]).norm(dim=1) / data
-        assert ratio.numpy() == pytest.approx(2 / math.sqrt(scale))
-
-
-def test_other_covariances_have_a_constant_for_each_direction() -> None:
-    covariance = torch.diag(torch.tensor([1.0, 0.01], dtype=D))
-    ends = [lemma_two_constant(way, covariance) for way in torch.eye(2, dtype=D)]
-    assert ends == pytest.approx([2, 20])
-    means, theta = worlds(covariance)
-    data = mahalanobis(means[1:], means[0], covariance)[:, 1]
-    ratios = (theta[1:] - theta[0]).norm(dim=1) / data
-    assert ratios.max() > 3 * ratios.min()
-
-
-def test_moving_both_classes_leaves_lda_and_not_the_data() -> None:
-    means = torch.tensor([[[-1.0, 0], [1, 0]], [[-1, 3], [1, 3]]], dtype=D)
-    covariance = torch.eye(2, dtype=D)
-    theta, offset = lda_parameters(means, covariance)
-    assert torch.equal(theta[0], theta[1])
-    assert torch.equal(offset, torch.zeros(2, dtype=D))
-    moved = gaussian_variation(mahalanobis(means[0], means[1], covariance)).mean()
-    assert float(moved) == pytest.approx(0.8664, abs=1e-4)
 
 
 # Lemma 1 and Theorem 4

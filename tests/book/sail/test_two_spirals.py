@@ -1,8 +1,10 @@
 """Points of two spirals, the readings of their parts, and networks side by side."""
 
+import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from mergebook.sail import two_spirals
 from mergebook.sail.two_spirals import (
     RADIUS,
     TURNS,
@@ -15,8 +17,9 @@ from mergebook.sail.two_spirals import (
 )
 
 
-def test_without_noise_points_lie_on_two_spirals() -> None:
-    data = spirals(3, noise=0.0)
+def test_without_noise_points_lie_on_two_spirals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two_spirals, "NOISE", 0.0)
+    data = spirals(3)
     assert [len(part) for part in (data.train, data.validation, data.test)] == [500, 250, 250]
     for part in (data.train, data.validation, data.test):
         assert int(part.labels.sum()) == len(part) // 2

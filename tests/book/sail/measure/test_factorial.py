@@ -132,7 +132,7 @@ def test_cells_of_pictures(pictures: Transfer, monkeypatch: pytest.MonkeyPatch) 
         patch.setattr(module, "CELLS", some)
         tables = factorial(pictures, size="half wider", **SETTINGS)
     first = begun(tables)
-    assert {row["target"] for row in tables["distances"]} == {"shades"}
+    assert {row["target"] for row in tables["costs"]} == {"shades"}
     costs = pd.DataFrame(tables["costs"]).set_index(CELL)
     added, step = costs["added_flops"], int(costs["step_flops"].iloc[0])
     alone, joint = (cell for cell in FEW if cell.maps.startswith("LiGO"))
@@ -141,7 +141,7 @@ def test_cells_of_pictures(pictures: Transfer, monkeypatch: pytest.MonkeyPatch) 
         assert more > 2 * step, "two steps of learning maps"
         assert first[cell] != first[cell._replace(maps="mean")]
     monkeypatch.setattr(
-        module, "trained", lambda trials, _: {"cells": [words for words, *_ in trials]}
+        module, "trained", lambda trials: {"cells": [words for words, *_ in trials]}
     )
     for size, missing in (("half wider", set()), ("deeper", {alone, joint})):
         cells = factorial(pictures, size=size, **SETTINGS)["cells"]

@@ -4,8 +4,8 @@ On pictures of three shades, and on a text of random letters.
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,16 @@ from mergelib.evaluation.tasks import Split, Task
 from mergelib.hashing import stable_seed
 from tests.book.sail.measure.test_text import words
 
-QUICK: dict[str, Any] = {"source_steps": 12, "steps": 4, "further": 2, "map_rates": [1e-3, 1e-2]}
+QUICK = {"SOURCE_STEPS": 12, "LEARNING": 4, "FURTHER": 2, "MAP_RATES": (1e-3, 1e-2)}
+QUICK |= {"RATES": (1e-3,), "SCRATCH": (1e-3, 3e-2), "EVERY": 3}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in QUICK.items():
+            patch.setattr(module, name, value)
+        yield
 
 
 def shades() -> Ground:
@@ -40,12 +49,13 @@ def shades() -> Ground:
 def tables() -> Tables:
     with pytest.MonkeyPatch.context() as patch:  # counting takes half of the time
         patch.setattr(module, "loop_flops", lambda run, steps: 10**8)
-        return kept(shades(), 0, **QUICK, rates=[1e-3])
+        return kept(shades(), 0)
 
 
 @pytest.fixture(scope="module")
 def alone() -> Tables:
-    return kept(shades(), 0, **QUICK, rates=[1e-3], only=["MLP"])
+    ground = shades()
+    return kept(replace(ground, builds={"MLP": ground.builds["MLP"]}), 0)
 
 
 def test_what_keeps_the_function_keeps_all(tables: Tables) -> None:
@@ -79,8 +89,8 @@ def test_learning_lowers_the_loss_that_it_descends(tables: Tables) -> None:
 
 def test_averages_of_normalised_networks_have_statistics_of_their_own() -> None:
     ground = shades()
-    bench = module.Bench(ground, ground.builds["ResNet"], 0, 1, [1e-3], 1, [1e-3])
-    one, other = (bench.source("common", part, 3) for part in (0, 1))
+    bench = module.Bench(ground, ground.builds["ResNet"], 0)
+    one, other = (bench.source("common", part) for part in (0, 1))
     mixed = bench._averaged(one, other.state_dict()).state_dict()
     inputs = ground.parts[2].inputs
     assert len(inputs) <= ground.batch_size, "one batch, whose mean is the statistic"
@@ -101,15 +111,15 @@ def test_extra_steps_cost_as_much_as_learning(alone: Tables) -> None:
     step = perceptron_flops([3072, 96, 96, 96, 3], 8)
     assert row["extra"] == round(row["flops"] / step)
     first = 2 * 2 * 96 * 64 * 3072  # E W of the first layer, and the gradient of E
-    assert first < row["flops"] / QUICK["steps"] - step < 1.6 * first
+    assert first < row["flops"] / module.LEARNING - step < 1.6 * first
 
 
 def test_seeds_repeat_and_differ() -> None:
     ground = text_ground(Texts(0, {"a": words(0) * 20}))
     assert ground.parts[0].inputs.dtype == torch.int64
     assert not torch.equal(ground.judge.inputs, ground.choose.inputs)
-    bench = module.Bench(ground, ground.builds["GPT"], 0, 2, [1e-3], 1, [1e-3])
-    source = bench.source("common", 0, 3)
+    bench = module.Bench(ground, ground.builds["GPT"], 0)
+    source = bench.source("common", 0)
     benches = (replace(bench, seed=seed) for seed in (0, 0, 1))
     found = [
         {width: each.loss(model) for width, _, model in each.ways(source, "wider")}
@@ -131,23 +141,21 @@ def test_a_family_by_itself_is_as_among_all(tables: Tables, alone: Tables) -> No
     assert alone["starts"] == [row for row in tables["starts"] if row["family"] == "MLP"]
 
 
-def test_training_that_harms_is_stopped_before_it_begins() -> None:
+def test_training_that_harms_is_stopped_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     ground = shades()
-    settings: dict[str, Any] = {"steps": 1, "map_rates": [1e-3], "further": 4}
-    harmful = module.Bench(ground, ground.builds["MLP"], 0, rates=[1.0], **settings)
-    model = harmful.source("common", 0, 20)
-    start = harmful.loss(model)
-    assert harmful._after(model, {2, 8}) == {2: pytest.approx(start), 8: pytest.approx(start)}
-    gentle = module.Bench(ground, ground.builds["MLP"], 0, rates=[1.0, 1e-3], **settings)
-    assert gentle._after(model, {8})[8] < start
+    monkeypatch.setattr(module, "FURTHER", 4)
+    monkeypatch.setattr(module, "RATES", (1.0,))
+    bench = module.Bench(ground, ground.builds["MLP"], 0)
+    model = bench.source("common", 0)
+    start = bench.loss(model)
+    assert bench._after(model, {2, 8}) == {2: pytest.approx(start), 8: pytest.approx(start)}
+    monkeypatch.setattr(module, "RATES", (1.0, 1e-3))
+    assert bench._after(model, {8})[8] < start
 
 
 def test_training_from_scratch_is_measured_by_the_same_fraction(tables: Tables) -> None:
     """Two losses and their fractions give what a fraction is of: these are the same in both."""
-    rates = [1e-3, 3e-2]
-    found = kept_scratch(
-        shades(), 0, source_steps=QUICK["source_steps"], steps=6, every=3, rates=rates
-    )["curve"]
+    found = kept_scratch(shades(), 0, steps=6)["curve"]
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     curve, starts = pd.DataFrame(found), pd.DataFrame(tables["starts"])
     assert curve["step"].tolist() == 2 * 3 * [3, 6]
@@ -158,7 +166,7 @@ def test_training_from_scratch_is_measured_by_the_same_fraction(tables: Tables) 
             slope * rows["loss"].to_numpy() + offset, abs=1e-3
         )
     ground = shades()
-    bench = module.Bench(ground, ground.builds["MLP"], 0, 0, (), 0, rates)
+    bench = module.Bench(ground, ground.builds["MLP"], 0)
     runs = {
         rate: by_adam(
             bench.fresh("wider"),
@@ -168,7 +176,7 @@ def test_training_from_scratch_is_measured_by_the_same_fraction(tables: Tables) 
             batch_size=ground.batch_size,
             seed=stable_seed("order", 0),
         )[6]
-        for rate in rates
+        for rate in module.SCRATCH
     }
     losses = {}
     for rate, state in runs.items():

@@ -11,7 +11,7 @@ from mergebook.lab.results import load_table
 from mergebook.lab.runner import Run
 from mergebook.sail.costs import TUNING
 from mergebook.sail.measure import spirals as study
-from mergebook.sail.measure.spirals import GAMMAS, spirals
+from mergebook.sail.measure.spirals import GAMMAS, READINGS, spirals
 from mergebook.sail.read.tuning import goals_on
 from mergelib.statedict import lerp
 
@@ -19,11 +19,11 @@ GOALS = {"easy": 100.0, "hard": 0.0}
 
 
 def test_all_arms_of_a_reading() -> None:
-    tables = spirals(
-        0, gammas=(0.0, 0.5, 1.0), readings=("random",), epochs=50, every=10, goals=GOALS
-    )
+    tables = spirals(0, gammas=(0.0, 0.5, 1.0), epochs=50, goals=GOALS)
     assert json.loads(json.dumps(tables, allow_nan=False)) == tables
     arms = pd.DataFrame(tables["arms"])
+    assert {*arms["reading"]} == {"", *READINGS}
+    arms = arms[arms["reading"].isin(["", "random"])]
     assert arms["easy"].eq(0).all(), "below 100 from the start"
     assert arms["hard"].isna().all(), "never as low as 0"
     counts = arms.groupby(["arm", "start"]).size().to_dict()
@@ -42,25 +42,14 @@ def test_all_arms_of_a_reading() -> None:
     assert len(first) == 2
     assert len(first.drop_duplicates()) == 1, "one source, however the other began"
     assert sweep.loc[sweep["gamma"].eq(0.5), "loss_0"].nunique() == 3
-    sources = pd.DataFrame(tables["sources"])
+    sources = pd.DataFrame(tables["sources"]).query("reading == 'random'")
     assert sources.groupby("start").size().to_dict() == {"own": 2, "shared": 2}
     assert sources.groupby("source")["mmd"].nunique().eq(1).all(), "of data, not of networks"
-    matched = pd.DataFrame(tables["matched"])
+    matched = pd.DataFrame(tables["matched"]).query("reading == 'random'")
     assert matched["source"].tolist() == [1, 2]
     own = sources[sources["start"] == "own"]
     for column in ("parameters", "random"):
         assert matched[column].mean() < own[column].mean(), "nearer by order alone"
-
-
-def test_a_reading_by_itself_has_the_same_scratch() -> None:
-    small = {"gammas": (0.0, 0.5, 1.0), "epochs": 20, "every": 10, "goals": GOALS}
-    both, alone = (
-        pd.DataFrame(spirals(0, readings=readings, **small)["arms"])  # type: ignore[arg-type]
-        for readings in (("one class", "random"), ("random",))
-    )
-    assert (both["arm"] == "scratch").sum() == (alone["arm"] == "scratch").sum() == 2
-    rows = pd.concat([both, alone])
-    assert len(rows[rows["arm"] == "scratch"].drop_duplicates()) == 2
 
 
 def test_equal_sources_are_their_average_at_every_weight() -> None:

@@ -11,9 +11,10 @@ import torch
 
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import REGISTERED, Run
+from mergebook.sail.measure import kernels, training
 from mergebook.sail.measure import text as studies
-from mergebook.sail.measure.kernels import VARIATION, mixture_weights, text_kernels
-from mergebook.sail.measure.training import Corpus, Texts, load_corpus, planned
+from mergebook.sail.measure.kernels import mixture_weights, text_kernels
+from mergebook.sail.measure.training import Corpus, Texts, load_corpus
 from mergebook.sail.read.tuning import goals_on
 from mergebook.sail.thirds import mean_thirds
 from mergebook.suites.data.texts import encode, encode_pairs
@@ -30,6 +31,12 @@ SMALL: dict[str, Any] = {
     "reads": (0, 2),
     "judged": 6,
 }
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small sizes for the studies that have no setting of them."""
+    monkeypatch.setitem(training.PROFILES, "default", SMALL)
 
 
 def words(seed: int, letters: str = "abcdefghijklmnopqrstuvwxyz", count: int = 3000) -> str:
@@ -53,7 +60,7 @@ def step_flops(width: int, depth: int, vocabulary: int, context: int, batch: int
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
-    return load_corpus(Texts(4, {"a": words(0), "b": words(1)}), planned("default", SMALL))
+    return load_corpus(Texts(4, {"a": words(0), "b": words(1)}), SMALL)
 
 
 def test_nobody_trains_on_what_is_held_out(corpus: Corpus) -> None:
@@ -139,7 +146,7 @@ def test_every_start_has_the_best_of_its_rates() -> None:
     texts = Texts(0, {"a": words(0)})
 
     def run(*factors: float) -> list[dict[str, float]]:
-        corpus = load_corpus(texts, planned("default", {**SMALL, "factors": factors}))
+        corpus = load_corpus(texts, {**SMALL, "factors": factors})
         rows = corpus.parted(corpus.texts[0])
         target = corpus.target(rows)
         return [*corpus.retrained(corpus.model("mine").state_dict(), target)]
@@ -153,23 +160,25 @@ def test_every_start_has_the_best_of_its_rates() -> None:
 
 
 def test_what_is_refused() -> None:
+    texts = Texts(0, {"a": words(0)})
     with pytest.raises(TypeError, match="unexpected keyword argument 'steps'"):
-        planned("default", {"steps": 3})
+        load_corpus(texts, {"steps": 3})
     with pytest.raises(ValueError, match=r"expected 0, 0\.5 and 1 among them"):
-        planned("default", {"gammas": [0.0, 1.0]})
+        load_corpus(texts, {"gammas": [0.0, 1.0]})
     with pytest.raises(ValueError, match="holds no window"):
-        planned("default", {"block": 64})
+        load_corpus(texts, {"block": 64})
     with pytest.raises(ValueError, match="studies of texts take no model, got 'gpt'"):
         studies.texts_of(Run(REGISTERED["gamma_sweep"], "names", 0, model="gpt"))
     with pytest.raises(ValueError, match="start is 'common', expected 'shared' or 'own'"):
-        studies.overlap(Texts(0, {"a": words(0)}), start="common", plan=SMALL)
+        studies.overlap(texts, start="common")
 
 
 def test_the_full_profile_is_the_model_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(studies, "load_text", lambda _: (words(0), {}))
-    plan = planned("full", {})
+    text = {"a": words(0) * 10}
+    plan = load_corpus(Texts(0, text, "full")).plan
     assert (plan.width, plan.depth, plan.heads, plan.context) == (384, 6, 6, 256)
-    assert planned("full", {"width": 16}).width == 16
+    assert load_corpus(Texts(0, text, "full"), {"width": 16}).plan.width == 16
     run = Run(REGISTERED["gamma_sweep"], "tinyshakespeare", 0, options={"profile": "full"})
     loaded = studies.texts_of(run)
     assert loaded.arguments[0].profile == loaded.inputs["profile"] == "full"
@@ -189,26 +198,25 @@ def test_sweeps_on_cuda() -> None:
 
 
 TEXTS = {"a": words(0), "b": words(1), "c": words(2)}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "overlap": {"cells": [[0, 0], [1, 1]]},
-    "mixture": {"shares": [0.25, 1.0]},
-    "cross_corpus": {"budget": 20},
-}
+SWEEPS = ("overlap", "mixture", "cross_corpus")
+FEW = {"CELLS": [[0, 0], [1, 1]], "SHARES": [0.25, 1.0], "BUDGET": 20}
 
 
 def measured(name: str, start: str) -> Tables:
-    """A study of as many texts as it takes."""
-    texts = dict([*TEXTS.items()][: 1 + [*SETTINGS].index(name)])
-    made: Tables = REGISTERED[name].function(
-        Texts(0, texts), start=start, plan=SMALL, **SETTINGS[name]
-    )
-    return made
+    """A study of as many texts as it takes, with few cells."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(training.PROFILES, "default", SMALL)
+        for constant, value in FEW.items():
+            patch.setattr(studies, constant, value)
+        texts = dict([*TEXTS.items()][: 1 + SWEEPS.index(name)])
+        made: Tables = REGISTERED[name].function(Texts(0, texts), start=start)
+        return made
 
 
 once = cache(measured)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", SWEEPS)
 def test_sweeps_of_all_studies(name: str) -> None:
     """Each in two cells."""
     shared, own = (once(name, start) for start in ("shared", "own"))
@@ -224,25 +232,24 @@ def test_sweeps_of_all_studies(name: str) -> None:
     assert same.all().to_dict() == {0.0: False, 0.5: False, 1.0: True}, "θ_1 is one network"
 
 
+@pytest.mark.usefixtures("small")
 def test_the_theorem_is_an_arm_of_mixtures_at_its_own_weight() -> None:
-    texts = Texts(0, {"a": words(0), "b": words(1)})
-    tables = studies.mixture(texts, shares=[0.0, 1.0], plan=SMALL)
+    tables = studies.mixture(Texts(0, {"a": words(0), "b": words(1)}))
     curves = pd.DataFrame(tables["curves"])
     theorem = curves[curves["method"] == "theorem"].groupby("share")["gamma"].first()
     found = pd.DataFrame(tables["distances"]).set_index("share")["gamma"]
     assert theorem.tolist() == found.clip(0, 1).tolist()
     digits, letters = "".join(map(str, range(10))) * 300, words(0)
-    tables = studies.mixture(Texts(0, {"a": digits, "b": letters}), plan=SMALL)
+    tables = studies.mixture(Texts(0, {"a": digits, "b": letters}))
     found = pd.DataFrame(tables["distances"]).set_index("share")["gamma"]
     assert found.tolist() == pytest.approx(found.index.tolist(), abs=0.05), "γ = ρ"
 
 
 def test_mixtures_of_matched_sources_have_the_same_ends() -> None:
-    texts = Texts(0, {"a": words(0), "b": words(1)})
     found = {
-        start: pd.DataFrame(
-            studies.mixture(texts, start=start, shares=[0.5], plan=SMALL)["curves"]
-        ).query("method == 'sweep' and step == 0")
+        start: pd.DataFrame(once("mixture", start)["curves"]).query(
+            "method == 'sweep' and step == 0 and share == 0.25"
+        )
         for start in ("own", "re-basin")
     }
     losses = [table.set_index("gamma")["judge"] for table in found.values()]
@@ -251,13 +258,14 @@ def test_mixtures_of_matched_sources_have_the_same_ends() -> None:
     assert abs(losses[1][0.5] - losses[0][0.5]) > 1e-4
 
 
+@pytest.mark.usefixtures("small")
 def test_mixtures_of_one_text_are_of_its_outer_thirds() -> None:
     """Blocks of a third each of low, middle and high letters, so that thirds are these."""
     letters = ["abc", "klm", "xyz"]
     generator = torch.Generator().manual_seed(0)
     lots = torch.randint(3, (60, 40), generator=generator).tolist()
     text = "".join(letters[i % 3][lot] for i, row in enumerate(lots) for lot in row)
-    tables = studies.mixture(Texts(0, {"a": text}), others=[], plan=SMALL)
+    tables = studies.mixture(Texts(0, {"a": text}), others=[])
     found = pd.DataFrame(tables["distances"]).set_index("share")
     assert found["gamma"].tolist() == pytest.approx(found.index.tolist(), abs=0.1), "γ = ρ"
     assert (found["second"] < 0.05 * found["between"]).iloc[0], "the highest third alone"
@@ -272,59 +280,49 @@ def test_a_wide_kernel_sees_means_alone(corpus: Corpus) -> None:
     assert found["first"] / found["between"] == pytest.approx(first / between, rel=1e-3)
 
 
-def test_kernels_of_a_text() -> None:
+def test_kernels_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tokenizers")
+    monkeypatch.setattr(kernels, "FACTORS", (1.0, 2.0))
     text = words(0) * 12
-    tables = text_kernels(Texts(0, {"a": text}), factors=[1.0, 2.0])
+    tables = text_kernels(Texts(0, {"a": text}))
     assert json.loads(json.dumps(tables, allow_nan=False)) == tables
     table = pd.DataFrame(tables["distances"])
     assert table.groupby(["tokens", "features", "factor"]).size().tolist() == [1] * 2 * 3 * 2
     assert table["gamma"].nunique() == len(table)
-    assert text_kernels(Texts(1, {"a": text}), factors=[1.0, 2.0]) != tables
+    assert text_kernels(Texts(1, {"a": text})) != tables
 
 
+@pytest.mark.usefixtures("small")
 def test_weights_of_a_mixture_are_its_shares_where_features_tell_the_texts_apart() -> None:
     """Letters 0, 4, 5 and 1, 2, 6 have one mean and one variance, and two histograms."""
     texts = {"a": words(0, "aef", 8000), "b": words(1, "bcg", 8000)}
-    tables = mixture_weights(Texts(0, texts), factors=[1.0], plan=SMALL)
+    tables = mixture_weights(Texts(0, texts))
     assert json.loads(json.dumps(tables, allow_nan=False)) == tables
-    assert mixture_weights(Texts(0, texts), factors=[1.0], plan=SMALL) == tables
+    assert mixture_weights(Texts(0, texts)) == tables
     found = pd.DataFrame(tables["weights"]).pivot_table(
         "gamma", ["features", "kernel"], "share", sort=False
     )
     off = found.sub(found.columns, axis=1).abs().max(axis=1)
     assert off["histogram"].max() < 0.03
     assert off["mean", "1"] > 0.5, "says nothing"
-    assert found.index.tolist() == [
-        *(("mean", "1"), ("tokens", "1"), ("histogram", "1"), ("histogram", VARIATION))
-    ]
+    assert len(found) == len(studies.FEATURES) * len(kernels.FACTORS)
 
 
+@pytest.mark.usefixtures("small")
 def test_weights_by_mmd_are_those_of_the_sweep() -> None:
     texts = Texts(0, {"a": words(0), "b": words(1)})
-    sweep = studies.mixture(texts, shares=[0.25], plan=SMALL)["distances"]
-    found = pd.DataFrame(mixture_weights(texts, shares=[0.25], plan=SMALL)["weights"])
+    sweep = studies.mixture(texts)["distances"]
+    found = pd.DataFrame(mixture_weights(texts)["weights"])
     own = found[(found["features"] == "histogram") & (found["kernel"] == "1")]
     assert own["gamma"].tolist() == [row["gamma"] for row in sweep]
 
 
-def test_total_variation_of_thirds_by_hand() -> None:
-    """Thirds of a, m and z alone: D_t is ρ of a, the rest of z, whatever blocks are drawn."""
-    text = "".join(letter * 40 for letter in "amz" * 40)
-    tables = mixture_weights(Texts(0, {"a": text}), others=[], factors=[], plan=SMALL)
-    counts = {row["share"]: row["gamma"] for row in tables["weights"]}
-    assert set(counts) == {*studies.SHARES}
-    corpus = load_corpus(Texts(0, {"a": text}), planned("default", SMALL))
-    drawn = min(len(part.train) for part in studies.divided(corpus, thirds=True)[1])
-    expected = [round(share * drawn) / drawn for share in counts]
-    assert [*counts.values()] == pytest.approx(expected, abs=1e-9)
-
-
+@pytest.mark.usefixtures("small")
 def test_distances_from_an_optimum_by_hand(corpus: Corpus) -> None:
     texts = {"a": words(0), "b": words(1)}
-    tables = studies.text_nearness(Texts(4, texts), plan=SMALL)
+    tables = studies.text_nearness(Texts(4, texts))
     assert json.loads(json.dumps(tables, allow_nan=False)) == tables
-    assert studies.text_nearness(Texts(4, texts), plan=SMALL) == tables
+    assert studies.text_nearness(Texts(4, texts)) == tables
     parts = [corpus.parted(rows).train for rows in mean_thirds(corpus.blocks)]
     places = {("shared", 1): "shared", ("shared", 2): "shared", ("own", 1): "shared"}
     places["own", 2] = "own"
@@ -339,11 +337,11 @@ def test_distances_from_an_optimum_by_hand(corpus: Corpus) -> None:
             assert row[name] == pytest.approx(sum(squares), rel=1e-5)
 
 
-def test_without_training_a_shared_start_is_the_optimum_and_others_are_random() -> None:
-    source = Texts(0, {"a": words(0)})
-    table = pd.DataFrame(
-        studies.text_nearness(source, plan={**SMALL, "source_rate": 1e-9})["sources"]
-    )
+def test_without_training_a_shared_start_is_the_optimum_and_others_are_random(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(training.PROFILES, "default", {**SMALL, "source_rate": 1e-9})
+    table = pd.DataFrame(studies.text_nearness(Texts(0, {"a": words(0)}))["sources"])
     rows = table.set_index(["start", "source"])
     shared = rows.loc["shared"]
     assert (shared["parameters"] < 1e-6 * shared["random"]).all()

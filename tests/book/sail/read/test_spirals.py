@@ -98,15 +98,3 @@ def test_distances_best_weights_and_links() -> None:
     found = spirals.rank_correlations(chain, "own", ("parameters", "before"))
     assert found.tolist() == [pytest.approx(1.0)]
     assert spirals.rank_correlations(chain, "own", ("data", "before"))[0] == pytest.approx(-1)
-
-
-def test_curves_begin_at_the_sources_and_the_way_leads_through_the_average() -> None:
-    run, way = spirals.curves(0, "random", "own", gammas=(0.0, 0.5, 1.0), epochs=20, points=3)
-    assert run.groupby("gamma", dropna=False).size().tolist() == [5] * 4
-    middle = run[run["gamma"] == 0.5].set_index("step")["loss"]
-    losses = way.set_index("place")["loss"]
-    assert losses.index.tolist() == [0, 0.5, 1, 1.5, 2]
-    scratch = run[run["gamma"].isna()].set_index("step")["loss"]
-    assert losses[0] == pytest.approx(scratch[0], rel=1e-5)
-    assert losses[1] == pytest.approx(middle[0], rel=1e-5)
-    assert losses[2] == pytest.approx(middle[20], rel=1e-5)
