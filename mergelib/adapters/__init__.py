@@ -27,7 +27,7 @@ from mergelib.adapters.factors import (
 from mergelib.adapters.writing import PREFIX, configuration, under_names
 from mergelib.card import Merge, write_card
 from mergelib.inspection.companions import check_all, copy_needed, stamped
-from mergelib.io import AnyPath, WithAdapter, staged, write_tensors
+from mergelib.io import AnyPath, WithAdapter, hashing, staged, write_tensors
 from mergelib.messages.kinds import Size, check_fits
 from mergelib.messages.refusals import as_dtype, check_device
 from mergelib.parts import Parts, Patterns
@@ -109,7 +109,8 @@ def merge_adapters(
     check_output(Path(output), inputs, folder=True, overwrite=overwrite)
     tell_of_copies(opened)
     settings = {**chosen.hyperparameters, **hyperparameters, "rank": rank}
-    notes = {"format": "pt", **provenance(method, settings, parts, files)}
+    with hashing(files) as hashes:
+        notes = {"format": "pt", **provenance(method, settings, parts, files), **hashes()}
     weights = weights_of(chosen, source, hyperparameters)
     if is_sum(chosen, source, opened, rank):
         merging = summed(chosen, source, opened, weights, rank, device)
