@@ -553,7 +553,22 @@ case("no-matrix")(lambda: adapt("adarank", is_matrix=lambda key, tensor: False))
 case("no-expert")(lambda: adapt("regmean", data={"animals": torch.rand(6, 4)}))
 case("no-labels")(lambda: adapt("greedy_soup", data={"digits": torch.rand(6, 4)}))
 case("label")(lambda: adapt("multitask", data={"digits": (torch.rand(2, 4), torch.tensor([1, 3]))}))
+case("does-not-run")(lambda: adapt("adamerging", data={"digits": torch.rand(6, 5)}))
+case("head-kind")(lambda: adapt("adamerging", heads={"digits": torch.relu, "letters": nn.ReLU()}))
+case("head-not-finite")(lambda: adapt("adamerging", heads=heads(constant=torch.inf)))
+case("head-rows")(lambda: adapt("adamerging", heads=heads(nn.Flatten(0))))
+case("one-class")(lambda: adapt("adamerging", heads=heads(width=1)))
+case("batches")(lambda: adapt("adamerging", data={"digits": [torch.rand(6, 4), torch.rand(6, 3)]}))
+case("loss-not-finite")(lambda: adapt("adamerging", transform=lambda x: x / 0))
+case("result-not-finite")(lambda: adapt("surgery", learning_rate=1e30, steps=3))
 case("data-not-finite")(lambda: adapt("adamerging", data={"digits": torch.full((6, 4), torch.nan)}))
+
+
+def heads(*further: nn.Module, width: int = 2, constant: float = 1.0) -> dict[str, nn.Module]:
+    """Heads of both tasks: a linear layer of constant weights, and what follows it."""
+    layer = nn.Linear(3, width)
+    nn.init.constant_(layer.weight, constant)
+    return dict.fromkeys(("digits", "letters"), nn.Sequential(layer, *further))
 
 
 class Features(nn.Linear):

@@ -296,6 +296,9 @@ def test_all_inputs_change_at_a_read(
         ("compress", "base/model.safetensors"),
         ("search", "twelve/model.safetensors"),
         ("search", "base/config.json"),
+        ("adapt", "base/model.safetensors"),
+        ("adapt", "b/model.safetensors"),
+        ("adapt", "a/config.json"),
     ],
 )
 def test_one_input_changes(
