@@ -19,7 +19,13 @@ import torch
 from torch import Tensor
 
 from mergelib.card import Merge, write_card
-from mergelib.inspection.companions import check_all, copy_needed, module_weights, stamped
+from mergelib.inspection.companions import (
+    check_all,
+    copies_of,
+    copy_needed,
+    module_weights,
+    stamped,
+)
 from mergelib.inspection.layouts import HEAD, tied_alike
 from mergelib.inspection.tokens import choose_files, match_vocabularies, write_files
 from mergelib.inspection.vocabularies import read_json
@@ -147,6 +153,7 @@ def merge_files(
     stamps = stamped(models.values())
     pretrained = resolve_base(models, pretrained)
     stamps += stamped([pretrained])
+    copies = stamped([pretrained, *models.values()], copied=True)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     parts = Parts(include, exclude, missing, rename, nan)
     memory = Memory()
@@ -217,7 +224,7 @@ def merge_files(
             write_card(target, output, [Merge([*models.values()], pretrained, fields, metadata)])
         for checkpoint in inputs.values():
             checkpoint.check()
-        check_all(stamps)
+        check_all([*stamps, *([] if single else copies_of(copies, origin, own))])
     return output
 
 

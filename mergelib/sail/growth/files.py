@@ -60,7 +60,7 @@ def grow_files(
             function, or the output exists (without ``overwrite``). Nothing is written then.
         ImportError: transformers is not installed.
     """
-    stamps, checkpoint, output = stamped([source]), Checkpoint(source), Path(output)
+    stamps, checkpoint, output = stamped([source], copied=True), Checkpoint(source), Path(output)
     before, after = _config(source), copy.deepcopy(_config(target))
     for name in ("model_type", *_FUNCTION):
         old, new = getattr(before, name, None), getattr(after, name, None)

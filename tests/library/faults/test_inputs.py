@@ -317,6 +317,39 @@ def test_one_input_changes(
     assert reads.outcome(-1, door, tmp_path) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "expected"),
+    [
+        ("merge", "a/preprocessor_config.json", None),  # the result has a copy of it
+        ("merge", "b/preprocessor_config.json", 1),
+        ("merge", "b/training_log.txt", 1),
+        ("merge", "b/tokenizer_config.json", None),
+        ("merge", "b/generation_config.json", None),
+        ("merge to a file", "a/training_log.txt", 1),
+        ("merge to a file", "a/vocab.txt", None),
+        ("merge_adapters", "c/training_log.txt", None),
+        ("run_recipe", "b/training_log.txt", 1),
+        ("compress", "a/training_log.txt", 1),
+        ("adapt", "a/training_log.txt", 1),
+    ],
+)
+def test_files_that_are_neither_read_nor_copied_may_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, file: str, expected: int | None
+) -> None:
+    """Such as a log that a training still writes, beside the checkpoint that is merged."""
+    door = made(name, tmp_path)
+    for version in "12":
+        (tmp_path / version / file).write_text("{}")
+
+    def change() -> None:
+        (tmp_path / "copy").write_text("{} ")
+        os.replace(tmp_path / "copy", tmp_path / "in" / file)
+
+    reads = Reads(monkeypatch, change)
+    total = reads.total(door, tmp_path)
+    assert reads.outcome(total // 2, door, tmp_path) == expected
+
+
 @tries(3, 60)
 def test_all_inputs_change_at_random(tmp_path: Path, door: Door, tries: int) -> None:
     """By another process, over and over."""
