@@ -544,6 +544,33 @@ def _() -> None:
         git_rebasin(network.state_dict(), network.state_dict(), network)
 
 
+# ------------------------------------------------------------------------------------------ recipes
+
+
+def recipe(*lines: str, models: Sequence[str] = ("a", "b")) -> Case:
+    """A recipe of two models, with further lines."""
+    text = ["models:", *(f"  - model: {model}" for model in models), *lines]
+
+    def run() -> None:
+        Path("recipe.yml").write_text("\n".join(text))
+        ml.run_recipe("recipe.yml", "merged")
+
+    return run
+
+
+case("recipe-yaml")(recipe("merge_method: [linear"))
+case("recipe-folder")(lambda: ml.run_recipe(".", "merged"))
+case("recipe-missing")(recipe())
+case("recipe-field")(recipe("merge_metod: linear"))
+case("recipe-twice")(recipe("merge_method: linear", "merge_method: ties"))
+case("recipe-kind")(recipe("merge_method: linear", "parameters: 0.5"))
+case("recipe-method")(recipe("merge_method: linea"))
+case("recipe-models")(recipe("merge_method: linear", models=["a", "[b, c]"]))
+case("recipe-partial")(recipe("    parameters: {weight: 0.5}", "merge_method: linear"))
+case("recipe-name")(recipe("merge_method: linear", "---", "merge_method: linear"))
+case("recipe-passthrough")(recipe("merge_method: passthrough"))
+case("recipe-stacked")(recipe("merge_method: passthrough", "slices: []", models=[]))
+
 # ------------------------------------------------------------------------------- merging with data
 
 case("no-data")(lambda: adapt("adamerging", data=None))
