@@ -62,7 +62,7 @@ def write_card(folder: Path, output: Path, merges: Sequence[Merge]) -> None:
         f"`mergelib run {CARD} -o ../again/` computes the same weights again. Paths are relative",
         "to this file.\n\n```yaml",
         "\n---\n".join(_document(merge, names) for merge in merges),
-        "```\n\n## Inputs\n\n| model | SHA-256 of the weights | licence |\n|---|---|---|",
+        "```\n\n## Inputs\n\n| model | SHA-256 | licence |\n|---|---|---|",
         *(f"| `{names[p]}` | `{hashes[p]}` | {licences[p] or 'not stated'} |" for p in licences),
         *([differ, "what you do with the result."] if len(stated) > 1 else []),
     ]

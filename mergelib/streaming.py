@@ -5,13 +5,11 @@ by the same loop as in memory, and written one at a time.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import chain, islice, product
 from pathlib import Path
@@ -21,8 +19,13 @@ import torch
 from torch import Tensor
 
 from mergelib.card import Merge, write_card
-from mergelib.hashing import sha256_of
-from mergelib.inspection.companions import check_all, copy_needed, module_weights, stamped
+from mergelib.inspection.companions import (
+    check_all,
+    copies_of,
+    copy_needed,
+    module_weights,
+    stamped,
+)
 from mergelib.inspection.layouts import HEAD, tied_alike
 from mergelib.inspection.tokens import choose_files, match_vocabularies, write_files
 from mergelib.inspection.vocabularies import read_json
@@ -32,6 +35,8 @@ from mergelib.io import (
     AnyPath,
     Checkpoint,
     Memory,
+    change_notes,
+    hashing,
     note_ties,
     open_model,
     renamed,
@@ -44,7 +49,6 @@ from mergelib.merging import IsMatrix, compare, merge_tensors
 from mergelib.messages.refusals import as_dtype, check_device
 from mergelib.messages.warned import warn
 from mergelib.parts import Missing, Nan, Parts, Patterns
-from mergelib.progress import progress
 from mergelib.registry import get_method
 from mergelib.statedict import StateDict, is_matrix, named, names_table
 from mergelib.version import __version__
@@ -127,8 +131,9 @@ def merge_files(
     Returns:
         The output's path. The file keeps the reference's metadata, without hashes, and adds
         ``mergelib.method``, ``.hyperparameters``, ``.parts``, ``.inputs`` (name to SHA-256; for
-        shards the hash of the lines that ``sha256sum`` prints), ``.files`` and ``.version``. Tied
-        tensors are merged once and stored under every name.
+        several files, as shards or an adapter's weights and configuration, the hash of the lines
+        that ``sha256sum`` prints), ``.files`` and ``.version``. Tied tensors are merged once and
+        stored under every name.
 
     Raises:
         FileNotFoundError: if an input does not exist.
@@ -148,6 +153,7 @@ def merge_files(
     stamps = stamped(models.values())
     pretrained = resolve_base(models, pretrained)
     stamps += stamped([pretrained])
+    copies = stamped([pretrained, *models.values()], copied=True)
     chosen.check(hyperparameters, pretrained=pretrained is not None)
     parts = Parts(include, exclude, missing, rename, nan)
     memory = Memory()
@@ -182,13 +188,17 @@ def merge_files(
         **provenance(method, {**chosen.hyperparameters, **hyperparameters}, parts, inputs),
         **({"mergelib.tokenizer": tokenizer} if tokenizer else {}),
     }
-    with staged(output, folder=not single) as target:
+    with hashing(inputs) as hashes, staged(output, folder=not single) as target:
         if single:
             write_tensors(target, layout, merged, metadata)
         else:
             diffusers = origin is not None and any(origin.glob(f"{DIFFUSION}.*"))
             stem = DIFFUSION if diffusers else "model"
             _write_shards(target, stem, layout, shards, merged, metadata)
+        metadata |= hashes()
+        for file in [target] if single else target.glob("*.safetensors"):
+            change_notes(file, metadata)
+        if not single:
             if origin is not None:
                 copy_needed(origin, target, modules=True)
                 copy_needed(own or origin, target, modules=True)
@@ -214,7 +224,7 @@ def merge_files(
             write_card(target, output, [Merge([*models.values()], pretrained, fields, metadata)])
         for checkpoint in inputs.values():
             checkpoint.check()
-        check_all(stamps)
+        check_all([*stamps, *([] if single else copies_of(copies, origin, own))])
     return output
 
 
@@ -303,23 +313,12 @@ def _bytes(size: int | str) -> int:
 def provenance(
     method: str, hyperparameters: Mapping[str, Any], parts: Parts, inputs: Mapping[str, Checkpoint]
 ) -> dict[str, str]:
-    """Return metadata that record how a file was made."""
-    files = {file: None for checkpoint in inputs.values() for file in checkpoint.shards}
-    with ThreadPoolExecutor() as pool:
-        hashing = progress(pool.map(sha256_of, files), "hashing", len(files), leave=False)
-        digests = dict(zip(files, hashing, strict=True))
-    hashes = {}
-    for name, checkpoint in inputs.items():
-        if len(checkpoint.shards) == 1:
-            hashes[name] = digests[next(iter(checkpoint.shards))]
-            continue
-        listing = "".join(f"{digests[file]}  {file.name}\n" for file in sorted(checkpoint.shards))
-        hashes[name] = hashlib.sha256(listing.encode()).hexdigest()
+    """Return metadata that record how a file was made, with zeros for the hashes of `hashing`."""
     return {
         "mergelib.method": method,
         "mergelib.hyperparameters": json.dumps(hyperparameters, default=_plain),
         **({} if parts == Parts() else {"mergelib.parts": json.dumps(asdict(parts))}),
-        "mergelib.inputs": json.dumps(hashes),
+        "mergelib.inputs": json.dumps(dict.fromkeys(inputs, "0" * 64)),
         "mergelib.files": json.dumps(
             {name: "::".join(filter(None, (c.path.name, c.key))) for name, c in inputs.items()}
         ),

@@ -26,8 +26,8 @@ from mergelib.adapters.factors import (
 )
 from mergelib.adapters.writing import PREFIX, configuration, under_names
 from mergelib.card import Merge, write_card
-from mergelib.inspection.companions import check_all, copy_needed, stamped
-from mergelib.io import AnyPath, WithAdapter, staged, write_tensors
+from mergelib.inspection.companions import check_all, copies_of, copy_needed, stamped
+from mergelib.io import AnyPath, WithAdapter, hashing, staged, write_tensors
 from mergelib.messages.kinds import Size, check_fits
 from mergelib.messages.refusals import as_dtype, check_device
 from mergelib.parts import Parts, Patterns
@@ -102,6 +102,7 @@ def merge_adapters(
     chosen.check(hyperparameters)
     models = named(adapters)
     stamps = stamped([pretrained, *models.values()])
+    copies = stamped(models.values(), copied=True)
     opened, base, base_name = open_adapters(models, pretrained, rename)
     source, state = compare_adapters(opened, base, parts)
     files = {name: WithAdapter(adapter.path, None) for name, adapter in opened.items()}
@@ -109,7 +110,8 @@ def merge_adapters(
     check_output(Path(output), inputs, folder=True, overwrite=overwrite)
     tell_of_copies(opened)
     settings = {**chosen.hyperparameters, **hyperparameters, "rank": rank}
-    notes = {"format": "pt", **provenance(method, settings, parts, files)}
+    with hashing(files) as hashes:
+        notes = {"format": "pt", **provenance(method, settings, parts, files), **hashes()}
     weights = weights_of(chosen, source, hyperparameters)
     if is_sum(chosen, source, opened, rank):
         merging = summed(chosen, source, opened, weights, rank, device)
@@ -142,7 +144,7 @@ def merge_adapters(
         write_card(target, Path(output), [Merge([*models.values()], pretrained, fields, notes)])
         for adapter in opened.values():
             adapter.check()
-        check_all(stamps)
+        check_all([*stamps, *copies_of(copies, first.path)])
     import pandas as pd
 
     rows = pd.Index(table, name="module")

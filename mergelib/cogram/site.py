@@ -30,7 +30,10 @@ def site_of(network: Network, layer: Layer) -> "Site":
         modules = list(model)
     if isinstance(module, nn.Linear) and module in modules:
         place = modules.index(module)
-        entering, after = nn.Sequential(*modules[:place])(network.inputs), modules[place + 1 :]
+        entering, after = (
+            nn.Sequential(*modules[:place])(network.inputs.clone()),
+            modules[place + 1 :],
+        )
         elementwise = [*takewhile(lambda module: isinstance(module, ELEMENTWISE), after)]
         following = after[len(elementwise)] if len(elementwise) < len(after) else None
         if entering.dim() == 2 and isinstance(following, nn.Linear | None):

@@ -15,7 +15,13 @@ from torch import nn
 
 from mergelib.hashing import sha256_of
 from mergelib.inspection.configurations import check_configurations, check_dropped, pooling_in_words
-from mergelib.inspection.vocabularies import check_labels, check_vocabularies, load_json, read_json
+from mergelib.inspection.vocabularies import (
+    TOKENS,
+    check_labels,
+    check_vocabularies,
+    load_json,
+    read_json,
+)
 from mergelib.io.checkpoint import WHOLE, split_key
 from mergelib.io.files import InputFile, input_file
 from mergelib.io.hub import ENDS, LICENCES
@@ -30,7 +36,10 @@ _NEEDED = re.compile(rf"\.({'|'.join(ENDS)})$|^({'|'.join(LICENCES)})", re.IGNOR
 _NEEDLESS = re.compile(
     r"^\.|^readme|^trainer_state|_results\.(json|txt)$|^adapter_|^recipe\.y|^mergekit_config", re.I
 )
-_READ = re.compile(r"^adapter_|\.(safetensors|bin)(\.index\.json)?$")  # weights and adapters
+_READ = re.compile(  # weights, adapters and what is read beside them, copied or not
+    r"^adapter_|\.(safetensors|bin)(\.index\.json)?$|^chat_template\.|" + TOKENS.pattern + "|"
+    r"^(config|config_sentence_transformers|generation_config|modules)\.json$"
+)
 
 CHAT = ("the chat template", "tokenizer_config.json: eos_token")  # what usage_of names so
 
@@ -148,15 +157,24 @@ def _needed(folder: Path, *, modules: bool) -> list[Path]:
     return [file for file in files if file.is_file() and not _NEEDLESS.search(file.name)]
 
 
-def stamped(models: Iterable[object]) -> list[InputFile]:
-    """Return the files that a merge of these models reads, as they are before it reads any."""
+def stamped(models: Iterable[object], *, copied: bool = False) -> list[InputFile]:
+    """Return the files that a merge of these models reads, as they are before it reads any.
+
+    With ``copied`` they are those that a result may get; see `copies_of`.
+    """
     given = [model for model in models if isinstance(model, str | os.PathLike)]
     paths = [path for model in given for path in parts_of(model)]
     files = {file for path in paths if (file := split_key(path)[0]).is_file()}
     for folder in filter(None, map(folder_of, paths)):
-        files |= {*_needed(folder, modules=True)}
+        needed = _needed(folder, modules=True)
+        files |= {f for f in needed if copied or f.parent != folder or _READ.search(f.name)}
         files |= {f for f in folder.iterdir() if _READ.search(f.name) and f.is_file()}
     return [input_file(file) for file in sorted(files)]
+
+
+def copies_of(files: Iterable[InputFile], *folders: Path | None) -> list[InputFile]:
+    """Return the files in some folders, from which a result is copied."""
+    return [file for file in files if {*file.path.parents} & {*folders}]
 
 
 def check_all(files: Iterable[InputFile]) -> None:

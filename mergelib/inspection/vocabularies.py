@@ -14,6 +14,7 @@ Rows = dict[int, str]
 
 _LISTS = re.compile(r"(vocab|token|encoder|(?<!pre)dict)[\w-]*\.(txt|json)$")
 _WHOLE = re.compile(r"\.(model|spm|bpe|codes|tiktoken)$|^merges\.txt$")  # compared as they are
+TOKENS = re.compile(f"{_LISTS.pattern}|{_WHOLE.pattern}")  # names of files that are read here
 _CONTENT = {"tokenizer.json", "tokenizer_config.json"}
 _PLACEHOLDER = re.compile(r"^LABEL_\d+$")
 

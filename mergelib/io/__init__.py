@@ -3,6 +3,7 @@
 from mergelib.io.adapters import WithAdapter
 from mergelib.io.cache import cache_folder
 from mergelib.io.checkpoint import DIFFUSION, TIED, WHOLE, AnyPath, Checkpoint
+from mergelib.io.digests import hashing
 from mergelib.io.files import Memory
 from mergelib.io.models import (
     Model,
@@ -19,7 +20,7 @@ from mergelib.io.models import (
 from mergelib.io.names import renamed
 from mergelib.io.quantised import dequantise
 from mergelib.io.staging import resolved, staged
-from mergelib.io.write import note_ties, save_state_dict, write_tensors
+from mergelib.io.write import change_notes, note_ties, save_state_dict, write_tensors
 
 __all__ = [
     "DIFFUSION",
@@ -34,8 +35,10 @@ __all__ = [
     "as_state",
     "as_states",
     "cache_folder",
+    "change_notes",
     "dequantise",
     "find_base",
+    "hashing",
     "is_adapter",
     "load_state_dict",
     "note_ties",

@@ -272,11 +272,10 @@ class WithAdapter(Checkpoint):
         ties = tied_keys(self.base).items()
         return {k: first for k, first in ties if not {k, first} & self.parts.keys()}
 
-    def check(self) -> None:
-        """Raise ``ValueError`` if a file has changed since its header was read."""
-        super().check()
-        if isinstance(self.base, Checkpoint):
-            self.base.check()
+    @property
+    def files(self) -> list[InputFile]:
+        """The files of the base, then the adapter's weights and configuration."""
+        return [*getattr(self.base, "files", []), *self._files]
 
 
 def read_config(folder: Path, files: list[InputFile] | None = None) -> dict[str, Any]:

@@ -149,6 +149,11 @@ class Checkpoint(Mapping[str, Tensor]):
             *(self[name].contiguous().view(-1).view(torch.uint8) for name in (key, other))
         )
 
+    @property
+    def files(self) -> list[InputFile]:
+        """The files that it is made of, as they were when their headers were read."""
+        return self._files
+
     def load(self) -> dict[str, Tensor]:
         """Read everything into memory; tied tensors share memory."""
         state = {key: self[key] for key in self if key not in self.tied}
@@ -157,7 +162,7 @@ class Checkpoint(Mapping[str, Tensor]):
 
     def check(self) -> None:
         """Raise ``ValueError`` if a file has changed since its header was read."""
-        for file in self._files:
+        for file in self.files:
             file.check()
 
 

@@ -68,8 +68,7 @@ def write_tensors(
         start, end = end, end + tensor.nbytes
         shape = list(tensor.shape)
         header[key] = {"dtype": _CODES[tensor.dtype], "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text = _encoded(header)
     with open(file, "wb") as stream:
         stream.write(len(text).to_bytes(8, "little") + text)
         for key, tensor in tensors:
@@ -78,3 +77,20 @@ def write_tensors(
             stream.seek(8 + len(text) + header[key]["data_offsets"][0])
             stream.write(raw.view(torch.uint8).numpy().data)
             del tensor, raw  # else they would live on while the next one is made
+
+
+def change_notes(file: Path, metadata: Mapping[str, str]) -> None:
+    """Replace the metadata of a safetensors file by others of the same length."""
+    with open(file, "r+b") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(length))
+        header[METADATA] |= metadata
+        text = _encoded(header)
+        assert len(text) == length, "the tensors would move"
+        stream.seek(8)
+        stream.write(text)
+
+
+def _encoded(header: Mapping[str, Any]) -> bytes:
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    return text + b" " * (-len(text) % 8)

@@ -28,13 +28,16 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 def run_with(model: nn.Module, state: StateDict, inputs: Inputs) -> Any:
     """Return a model's raw output with other weights.
 
-    Tied weights are passed under their first name; PyTorch ties the other names again.
+    Tied weights are passed under their first name; PyTorch ties the other names again. Inputs and
+    buffers are copied, because some models change them in place.
     """
     ties = tied_names(model)
     weights = {key: value for key, value in state.items() if ties.get(key) not in state}
+    for key, buffer in model.named_buffers():
+        weights[key] = weights.get(key, buffer).clone()
     if isinstance(inputs, Tensor):
-        return functional_call(model, weights, (inputs,))
-    return functional_call(model, weights, (), dict(inputs))
+        return functional_call(model, weights, (inputs.clone(),))
+    return functional_call(model, weights, (), {name: x.clone() for name, x in inputs.items()})
 
 
 def call_with(model: nn.Module, state: StateDict, inputs: Inputs) -> Tensor:

@@ -30,10 +30,15 @@ class Examples(Brief):
         return len(next(iter(self.named.values())))
 
     def __getitem__(self, rows: Tensor | slice) -> "Examples":
-        """Return some examples, by a slice or by row numbers on any device."""
-        return self._each(lambda x: x[rows.to(x.device) if isinstance(rows, Tensor) else rows])
+        """Return a copy of some examples, by a slice or by row numbers on any device.
 
-    def _each(self, function: Callable[[Tensor], Tensor]) -> "Examples":
+        It is a copy because a transform may work in place.
+        """
+        numbers = rows if isinstance(rows, Tensor) else torch.arange(len(self))[rows]
+        return self.each(lambda x: x[numbers.to(x.device)])
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Examples":
+        """Return the examples with a function applied to inputs and labels."""
         labels = None if self.labels is None else function(self.labels)
         if isinstance(self.inputs, Tensor):
             return Examples(function(self.inputs), labels)
@@ -59,7 +64,7 @@ class Examples(Brief):
 
     def to(self, device: torch.device | str) -> "Examples":
         """Return the examples on a device."""
-        return self._each(lambda x: x.to(device))
+        return self.each(lambda x: x.to(device))
 
     def batches(self, size: int) -> Iterator["Examples"]:
         """Yield all examples in order, ``size`` at a time."""
@@ -150,10 +155,18 @@ def read_examples(task: str, data: Any) -> Examples:
     one = isinstance(data, Examples | Tensor | Mapping | tuple | str)
     if one or not isinstance(data, Iterable):
         return _next_token(_checked(task, _one(task, data)))
-    batches = [_one(task, tuple(b) if isinstance(b, list) else b) for b in data]
+    batches = [_checked(task, _one(task, tuple(b) if isinstance(b, list) else b)) for b in data]
     if not batches:
         raise ValueError(f"task {task!r} has no inputs")
-    return _next_token(_checked(task, join(batches)))
+    try:
+        return _next_token(join(batches))
+    except RuntimeError as error:
+        shapes = [tuple(next(iter(batch.named.values())).shape) for batch in batches]
+        raise ValueError(
+            f"task {task!r} has batches of shapes that cannot be joined, from {shapes[0]} to "
+            f"{shapes[-1]}: give all inputs one shape, and pass inputs with labels as a tuple, "
+            "because a list is read as batches"
+        ) from error
 
 
 def _one(task: str, batch: Any) -> Examples:

@@ -16,13 +16,14 @@ from mergelib.parts import ALL, Parts, Selection
 from mergelib.problems.calling import (
     Transforms,
     evaluating,
+    output_of,
     run_with,
     tied_names,
     transform_of,
     transformed,
 )
 from mergelib.problems.checks import check_labelled, check_labels, check_tasks
-from mergelib.problems.examples import Examples, read_examples
+from mergelib.problems.examples import Examples, Inputs, as_examples, read_examples
 from mergelib.problems.placing import state_to, viewed
 from mergelib.registry import Needs
 from mergelib.statedict import (
@@ -159,6 +160,8 @@ def with_data(
         check_tasks(data, problem.experts, "expert")
     if needs.every_expert:
         check_tasks(problem.experts, {**data, **problem.statistics}, "data")
+    for task, head in task_heads.items() if needs.heads else ():
+        _check_head(task, head)
     examples = {task: read_examples(task, part) for task, part in data.items()}
     setting, free = needs.unless or ("", "")
     value = getattr(settings, setting, None)
@@ -168,20 +171,84 @@ def with_data(
     else:
         examples = {task: part.unlabelled for task, part in examples.items()}
     problem = replace(problem, data=examples, heads=task_heads if needs.heads else {})
-    if needs.heads and heads is None:
-        _check_logits(problem)
-    if labels == "classes":
-        check_labels(examples, problem.model, problem.first, task_heads, problem.transform)
+    with torch.random.fork_rng(devices=[]):  # for models that draw
+        _check_runs(problem, needs, given=heads is not None)
+        if labels == "classes":
+            check_labels(examples, problem.model, problem.first, task_heads, problem.transform)
     return problem
 
 
-def _check_logits(problem: Problem) -> None:
-    """Refuse a model that returns features instead of logits, if there is no head."""
-    task, examples = next(iter(problem.data.items()))
+def _check_head(task: str, head: object) -> None:
+    """Refuse a head that is not a module, or holds NaN or Inf."""
+    if not isinstance(head, nn.Module):
+        raise TypeError(
+            f"the head of task {task!r} is a {type(head).__name__}, expected a torch.nn.Module"
+        )
+    for key, tensor in head.state_dict().items():
+        if tensor.is_floating_point() and not is_finite(tensor):
+            raise ValueError(not_finite(f"{key!r} of the head of task {task!r}", tensor))
+
+
+def _check_runs(problem: Problem, needs: Needs, *, given: bool) -> None:
+    """Refuse a model or head that does not run on a task's inputs, or gives no logits for them.
+
+    If no heads are ``given``, the model itself has to return logits. Precisions may differ, because
+    procedures choose their own.
+    """
     model = problem.model
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    inputs = transformed(examples[:1].to(device).inputs, transform_of(problem.transform, task))
-    with torch.no_grad(), evaluating(model):
-        output = run_with(model, {}, inputs)
-    if not isinstance(output, Tensor) and getattr(output, "logits", None) is None:
-        raise ValueError("the model returns features instead of logits: pass heads=")
+    for task, examples in problem.data.items():
+        few, head = examples[:2].to(device), problem.heads.get(task)
+        inputs = transformed(few.inputs, transform_of(problem.transform, task))
+        try:
+            output, logits = _tried(model, {}, inputs, head)
+        except RuntimeError:
+            try:
+                output, logits = _tried(model, *_in_float32(model, inputs, head))
+            except RuntimeError as error:
+                parts = "model" if head is None or not given else "model with the head"
+                shapes = {name: tuple(x.shape) for name, x in as_examples(inputs).named.items()}
+                kinds = {x.dtype for x in as_examples(inputs).named.values()}
+                advice = "; for torch.uint8 pass transform=" if kinds == {torch.uint8} else ""
+                raise ValueError(
+                    f"the {parts} does not run on inputs of task {task!r} of shape "
+                    f"{shapes.get('inputs', shapes)}: {error}{advice}"
+                ) from error
+        if head is None:
+            continue
+        if not (given or isinstance(output, Tensor) or hasattr(output, "logits")):
+            raise ValueError("the model returns features instead of logits: pass heads=")
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        who = f"the {'head' if given else 'model'} returns {shape} for {len(few)} examples of task"
+        if not isinstance(logits, Tensor) or logits.shape[:1] != (len(few),):
+            raise ValueError(f"{who} {task!r}, expected a tensor with a row for each example")
+        # Surgery, the only one with an expert for every task and heads, does not call the heads.
+        predicts = needs.labels != "targets" and not needs.every_task
+        if predicts and (logits.dim() < 2 or logits.shape[-1] < 2):
+            raise ValueError(
+                f"{who} {task!r}, expected logits of at least two classes, because the prediction "
+                "of a single class is always certain"
+            )
+
+
+def _in_float32(
+    model: nn.Module, inputs: Inputs, head: nn.Module | None
+) -> tuple[StateDict, Inputs, nn.Module | None]:
+    """Return a model's weights, inputs and a head in float32."""
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.float() if tensor.is_floating_point() else tensor
+
+    ready = as_examples(inputs).each(cast).inputs
+    weights = {key: cast(tensor) for key, tensor in model.state_dict().items()}
+    return weights, ready, copy.deepcopy(head).float() if head is not None else None
+
+
+@torch.no_grad()
+def _tried(
+    model: nn.Module, state: StateDict, inputs: Inputs, head: nn.Module | None
+) -> tuple[Any, Any]:
+    """Return the output of a model, and that of a head on it."""
+    with evaluating(model, *([] if head is None else [head])):
+        output = run_with(model, state, inputs)
+        return output, None if head is None else head(output_of(output))

@@ -11,7 +11,7 @@ g_l = ∂ℓ/∂θ_l, and ∂ℓ/∂λ_{t,l} = ⟨g_l, v_{t,l}⟩ is an inner pr
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -165,7 +165,8 @@ def adamerging(problem: Problem, settings: AdaMergingSettings) -> Adapted:
     keys = list(basis.vectors)
     device = next(iter(basis.origin.values())).device
     shape = len(problem.experts), len(keys) if by_layer else 1
-    weights = torch.full(shape, settings.start, device=device, requires_grad=True)
+    kind: Any = {"device": device, "dtype": torch.float32, "requires_grad": True}
+    weights = torch.full(shape, settings.start, **kind)
     optimiser = torch.optim.Adam([weights], lr=settings.learning_rate)
     stream = batches(problem.data, settings.batch_size, settings.seed, device)
     history = []

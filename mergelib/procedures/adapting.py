@@ -5,25 +5,29 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from mergelib.inspection.companions import check_all, stamped
 from mergelib.inspection.kinds import Matrices, kinds_of
 from mergelib.io import Model, Models, as_state, as_states, renamed
 from mergelib.messages.refusals import check_device
 from mergelib.parts import ALL, Missing, Parts, Patterns
 from mergelib.problems.calling import Transforms
-from mergelib.problems.placing import state_to
+from mergelib.problems.placing import is_lazy, state_to
 from mergelib.problems.problem import (
     IsMatrix,
     Problem,
     checked_states,
     with_data,
 )
-from mergelib.procedures.common import Adapted
+from mergelib.procedures.common import Adapted, complete
 from mergelib.registry import get_method
-from mergelib.statedict import is_matrix, layout_of, named
+from mergelib.statedict import is_finite, is_matrix, layout_of, named
+from mergelib.training import seeded
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def adapt(
     method: str,
     experts: Models,
@@ -104,6 +108,7 @@ def adapt(
     if model is None and isinstance(pretrained, nn.Module):
         model = pretrained
     models = named(experts)
+    stamps = stamped([pretrained, start, *models.values(), *(statistics or {}).values()])
     own = None if pretrained is None else as_state(pretrained, lazy=True)
     states = renamed(as_states(models, lazy=True, base=own), own, rename)
     complete = states.keys() <= (statistics or {}).keys()
@@ -137,12 +142,30 @@ def adapt(
     problem = replace(problem, is_matrix=Matrices(is_matrix, layout, kinds_of([model])))
     if running and data is not None:
         problem = with_data(method, problem, needs, settings, data, heads)
-    result: Adapted = chosen.function(problem if device is None else problem.to(device), settings)
-    return _finished(result, problem, moved=device is not None)
+    check_all(stamps)  # later reads compare their files with these
+    with seeded(getattr(settings, "seed", 0)):  # for models that draw
+        result = chosen.function(problem if device is None else problem.to(device), settings)
+    return _finished(method, result, problem, moved=device is not None)
 
 
-def _finished(result: Adapted, problem: Problem, *, moved: bool) -> Adapted:
-    """Return the result on the inputs' device, with the base's tensors where nothing is merged."""
+def _finished(method: str, result: Adapted, problem: Problem, *, moved: bool) -> Adapted:
+    """Return the result on the inputs' device, with the base's tensors where nothing is merged.
+
+    It is refused unless it is finite, and shares no memory with the inputs.
+    """
+    state = {key: t.detach() if t.requires_grad else t for key, t in result.state.items()}
+    of_heads = {f"{t}: {k}": v for t, h in result.heads.items() for k, v in h.state_dict().items()}
+    for key, tensor in {**state, **of_heads}.items():
+        if tensor.is_floating_point() and not is_finite(tensor):
+            raise ValueError(
+                f"the result of {method} holds NaN or Inf in {key!r}: lower its learning rate if "
+                "it has one, or pass the models in float32"
+            )
+    given = [problem.pretrained, problem.start or {}, *problem.experts.values()]
+    held = {_address(tensor) for s in given if not is_lazy(s) for tensor in s.values()}
+    if any(_address(tensor) in held for tensor in state.values()):
+        state = complete({}, state)
+    result = replace(result, state=state)
     reference = problem.pretrained or next(iter(problem.experts.values()))
     if moved:
         home = next(iter(reference.values())).device
@@ -156,3 +179,8 @@ def _finished(result: Adapted, problem: Problem, *, moved: bool) -> Adapted:
         for key in selection.keys
     }
     return replace(result, state=state)
+
+
+def _address(tensor: Tensor) -> int:
+    """Return where a tensor's memory begins."""
+    return tensor.untyped_storage().data_ptr()

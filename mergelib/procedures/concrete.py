@@ -75,8 +75,9 @@ def concrete(problem: Problem, settings: ConcreteSettings) -> Adapted:
     for step in progress(range(settings.steps), desc="concrete", leave=False):
         relaxed = {}
         for key, logit in logits.items():  # logistic noise, drawn on the CPU for any device
-            noise = torch.rand(logit.shape, generator=generator).logit(eps=1e-6)
-            relaxed[key] = ((logit + noise.to(logit)) / temperature).sigmoid()
+            drawn = torch.rand(logit.shape, generator=generator, dtype=torch.float32)
+            noise = drawn.logit(eps=1e-6).to(logit)
+            relaxed[key] = ((logit + noise) / temperature).sigmoid()
         merged = dense | _masked(pretrained, added, relaxed)
         losses, gradients = loss_gradients(problem, merged, list(added), next(stream))
         history.append({"step": step, **losses})

@@ -80,13 +80,16 @@ def task_losses(
     parts = outputs.split([len(batch) for batch in ready.values()])
     losses = {}
     for (task, batch), part in zip(ready.items(), parts, strict=True):
-        losses[task] = _finite(task, loss(task, heads[task](batch.own_positions(part))))
+        losses[task] = _finite(task, loss(task, heads[task](batch.own_positions(part).clone())))
     return losses
 
 
 def _finite(task: str, loss: Tensor) -> Tensor:
     if not torch.isfinite(loss):
-        raise ValueError(f"the loss of task {task!r} became {loss.item()}: look at its inputs")
+        raise ValueError(
+            f"the loss of task {task!r} became {loss.item()}: look at its inputs and transform, or "
+            "lower learning_rate if the first steps went well"
+        )
     return loss
 
 

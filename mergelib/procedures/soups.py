@@ -15,6 +15,7 @@ from torch import Tensor
 from mergelib.merging import merge_checked
 from mergelib.messages.kinds import Size
 from mergelib.problems.calling import evaluating, features, transform_of
+from mergelib.problems.checks import check_finite
 from mergelib.problems.examples import IGNORED
 from mergelib.problems.problem import Problem
 from mergelib.procedures.common import Adapted
@@ -125,6 +126,7 @@ def _mean_score(problem: Problem, state: StateDict, score: Score, batch_size: in
         )
         with evaluating(head := problem.heads[task]):
             logits, labels = examples.rows_of(head(outputs))
+        check_finite(f"the predictions on task {task!r}", logits)
         assert labels is not None
         labels = labels.to(logits.device)
         counted = labels != IGNORED

@@ -544,6 +544,33 @@ def _() -> None:
         git_rebasin(network.state_dict(), network.state_dict(), network)
 
 
+# ------------------------------------------------------------------------------------------ recipes
+
+
+def recipe(*lines: str, models: Sequence[str] = ("a", "b")) -> Case:
+    """A recipe of two models, with further lines."""
+    text = ["models:", *(f"  - model: {model}" for model in models), *lines]
+
+    def run() -> None:
+        Path("recipe.yml").write_text("\n".join(text))
+        ml.run_recipe("recipe.yml", "merged")
+
+    return run
+
+
+case("recipe-yaml")(recipe("merge_method: [linear"))
+case("recipe-folder")(lambda: ml.run_recipe(".", "merged"))
+case("recipe-missing")(recipe())
+case("recipe-field")(recipe("merge_metod: linear"))
+case("recipe-twice")(recipe("merge_method: linear", "merge_method: ties"))
+case("recipe-kind")(recipe("merge_method: linear", "parameters: 0.5"))
+case("recipe-method")(recipe("merge_method: linea"))
+case("recipe-models")(recipe("merge_method: linear", models=["a", "[b, c]"]))
+case("recipe-partial")(recipe("    parameters: {weight: 0.5}", "merge_method: linear"))
+case("recipe-name")(recipe("merge_method: linear", "---", "merge_method: linear"))
+case("recipe-passthrough")(recipe("merge_method: passthrough"))
+case("recipe-stacked")(recipe("merge_method: passthrough", "slices: []", models=[]))
+
 # ------------------------------------------------------------------------------- merging with data
 
 NORMS = {"digits": ml.scale(nn.LayerNorm(4).state_dict(), 1.1)}
@@ -558,7 +585,22 @@ case("no-linear")(lambda: ml.adapt("esm", NORMS, pretrained=nn.LayerNorm(4), dat
 case("no-expert")(lambda: adapt("regmean", data={"animals": torch.rand(6, 4)}))
 case("no-labels")(lambda: adapt("greedy_soup", data={"digits": torch.rand(6, 4)}))
 case("label")(lambda: adapt("multitask", data={"digits": (torch.rand(2, 4), torch.tensor([1, 3]))}))
+case("does-not-run")(lambda: adapt("adamerging", data={"digits": torch.rand(6, 5)}))
+case("head-kind")(lambda: adapt("adamerging", heads={"digits": torch.relu, "letters": nn.ReLU()}))
+case("head-not-finite")(lambda: adapt("adamerging", heads=heads(constant=torch.inf)))
+case("head-rows")(lambda: adapt("adamerging", heads=heads(nn.Flatten(0))))
+case("one-class")(lambda: adapt("adamerging", heads=heads(width=1)))
+case("batches")(lambda: adapt("adamerging", data={"digits": [torch.rand(6, 4), torch.rand(6, 3)]}))
+case("loss-not-finite")(lambda: adapt("adamerging", transform=lambda x: x / 0))
+case("result-not-finite")(lambda: adapt("surgery", learning_rate=1e30, steps=3))
 case("data-not-finite")(lambda: adapt("adamerging", data={"digits": torch.full((6, 4), torch.nan)}))
+
+
+def heads(*further: nn.Module, width: int = 2, constant: float = 1.0) -> dict[str, nn.Module]:
+    """Heads of both tasks: a linear layer of constant weights, and what follows it."""
+    layer = nn.Linear(3, width)
+    nn.init.constant_(layer.weight, constant)
+    return dict.fromkeys(("digits", "letters"), nn.Sequential(layer, *further))
 
 
 class Features(nn.Linear):

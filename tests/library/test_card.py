@@ -3,6 +3,8 @@
 import inspect
 import json
 import re
+from collections.abc import Sequence
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -245,6 +247,16 @@ models:
     again(out)
 
 
+PEFT = ("adapter_config.json", "adapter_model.safetensors")
+
+
+def hashed(folder: Path, names: Sequence[str]) -> str:
+    """The hash of what ``sha256sum`` prints of an adapter's files, and of its base beside it."""
+    files = [folder / name if "adapter" in name else folder.parent / name for name in names]
+    lines = [f"{sha256_of(file)}  {file.name}\n" for file in sorted(files)]
+    return sha256("".join(lines).encode()).hexdigest()
+
+
 @pytest.mark.parametrize(("method", "rank"), [("average", None), ("ties", 2)])
 def test_adapters(method: str, rank: int | None, tmp_path: Path) -> None:
     for seed, name in enumerate("ab"):
@@ -268,6 +280,15 @@ def test_adapters(method: str, rank: int | None, tmp_path: Path) -> None:
     whole = ml.merge_files("average", models, tmp_path / "whole")
     again(whole)
     assert front(whole)["base_model"] == ["base", "a", "b"]
+    for result, names in ((out, PEFT), (whole, (*PEFT, "base.safetensors"))):
+        digests = [hashed(tmp_path / name, names) for name in "ab"]
+        assert all(f"| `{digest}` |" in (result / "README.md").read_text() for digest in digests)
+    config["lora_alpha"] = 3
+    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps(config))
+    other = ml.merge_files("average", models, tmp_path / "other") / "README.md"
+    assert hashed(tmp_path / "a", (*PEFT, "base.safetensors")) in other.read_text()
+    assert digests[0] not in other.read_text(), "of another alpha"
+    assert digests[1] in other.read_text(), "of the same"
     recipe = (
         'merge_method: linear\nmodels:\n  - {model: "base.safetensors+a", parameters: {weight: 1}}'
     )

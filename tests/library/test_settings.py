@@ -347,7 +347,7 @@ def test_files_are_refused_before_they_are_read(
     files = [tmp_path / f"{i}.safetensors" for i in range(3)]
     for file, state in zip(files, (base, one, two), strict=True):
         ml.save_state_dict(state, file)
-    monkeypatch.setattr("mergelib.streaming.sha256_of", lambda _: pytest.fail("hashed"))
+    monkeypatch.setattr("mergelib.streaming.hashing", lambda _: pytest.fail("hashed"))
     with pytest.raises(ValueError, match="matches none of the merged keys"):
         ml.merge_files(
             "average", files[1:], tmp_path / "out.safetensors", weights={"*lmp*": 1, "*": 0.5}

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mergelib.inspection.companions import check_all, copy_needed, stamped
-from mergelib.io import AnyPath, Checkpoint, save_state_dict, staged
+from mergelib.io import AnyPath, Checkpoint, hashing, save_state_dict, staged
 from mergelib.parts import Parts
 from mergelib.problems.calling import tied_names
 from mergelib.sail.growth.depth import Depth
@@ -60,14 +60,15 @@ def grow_files(
             function, or the output exists (without ``overwrite``). Nothing is written then.
         ImportError: transformers is not installed.
     """
-    stamps, checkpoint, output = stamped([source]), Checkpoint(source), Path(output)
+    stamps, checkpoint, output = stamped([source], copied=True), Checkpoint(source), Path(output)
     before, after = _config(source), copy.deepcopy(_config(target))
     for name in ("model_type", *_FUNCTION):
         old, new = getattr(before, name, None), getattr(after, name, None)
         if old != new:
             raise ValueError(f"{name} is {old!r} in the source and {new!r} in the target")
     after.architectures = before.architectures
-    check_output(output, {"source": checkpoint}, folder=True, overwrite=overwrite)
+    inputs = {"source": checkpoint}
+    check_output(output, inputs, folder=True, overwrite=overwrite)
     with torch.device("meta"):
         small = _network(before)
     weights = _complete(checkpoint.load(), small)
@@ -79,11 +80,11 @@ def grow_files(
     options: dict[str, Any] = {"width": width, "depth": depth, "gap": gap, "noise": noise}
     generator = torch.Generator().manual_seed(seed)
     state = grow(small, large, state=weights, generator=generator, **options)
-    notes = provenance("grow", {**options, "seed": seed}, Parts(), {"source": checkpoint})
-    with staged(output, folder=True) as folder:
+    notes = provenance("grow", {**options, "seed": seed}, Parts(), inputs)
+    with hashing(inputs) as hashes, staged(output, folder=True) as folder:
         if checkpoint.path.is_dir():
             copy_needed(checkpoint.path, folder, modules=False)
-        save_state_dict(state, folder / "model.safetensors", notes)
+        save_state_dict(state, folder / "model.safetensors", notes | hashes())
         after.save_pretrained(folder)
         checkpoint.check()
         check_all(stamps)

@@ -221,7 +221,7 @@ def test_what_comes_before_a_layer_is_run_once() -> None:
     Counted.runs.clear()
     case.run(levels=("layer",), iterations=2)
     first, *middle, last = (Counted.runs[width] for width in widths[1:])
-    setup = 3
+    setup = 4
     assert first == setup + 2 * (1 + 3), "a trace, and its own candidates"
     assert last == setup + 2 * (1 + 4 * 4 - 1)
     assert sorted(middle) == [first + 2 * 4, first + 2 * 8]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 import mergelib as ml
@@ -157,6 +157,26 @@ def search(folder: Path, output: Path) -> None:
     ml.save_state_dict(found.state, output)
 
 
+class Products(nn.Module):
+    """A model with the tensors of `make_state`, which takes inputs of width 3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for key, tensor in make_state(0).items():
+            self.register_parameter(key, nn.Parameter(tensor))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x @ weight.T for weight in self.parameters()], dim=1)
+
+
+def adapt(folder: Path, output: Path) -> None:
+    """A step that goes nowhere from (11 + 11) / 2 - 10 times the value."""
+    experts, data = {name: folder / name for name in "ab"}, {"a": torch.ones(2, 3)}
+    given: Any = {"pretrained": folder / "base", "model": Products(), "data": data}
+    made = ml.adapt("adamerging", experts, init=0.5, steps=1, learning_rate=0.0, **given)
+    ml.save_state_dict(made.state, output)
+
+
 class Door(NamedTuple):
     """A way to an output: what writes inputs of a value, a run, and whether it writes a folder."""
 
@@ -184,6 +204,7 @@ DOORS = {
     ),
     "compress": Door(make_models, compress, folder=False),
     "search": Door(make_models, search, folder=False),
+    "adapt": Door(make_models, adapt, folder=False),
 }
 
 

@@ -1,5 +1,6 @@
 """Inputs that are replaced, rewritten or cut short while they are merged."""
 
+import contextlib
 import copy
 import os
 import pickle
@@ -8,6 +9,7 @@ import re
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,6 +131,34 @@ def test_a_shard_that_changes(tmp_path: Path) -> None:
         checkpoint.check()
 
 
+class Endless:
+    """A file that never ends."""
+
+    def readinto(self, buffer: memoryview) -> int:
+        time.sleep(1e-3)
+        return len(buffer)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_nothing_is_hashed_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """Else a user would wait for the hashes of large files after pressing Ctrl-C."""
+    paths = [save("safetensors", value, tmp_path / f"{value}.pt") for value in range(9)]
+
+    def interrupted(*arguments: Any, **options: Any) -> Iterator[tuple[str, Tensor]]:
+        monkeypatch.setattr(InputFile, "opened", lambda file: contextlib.nullcontext(Endless()))
+        yield from ()
+        raise error
+
+    monkeypatch.setattr("mergelib.streaming.merge_tensors", interrupted)
+    threads = threading.active_count()
+    with pytest.raises(error):
+        merge_files("average", paths, tmp_path / "out.safetensors")
+    assert threading.active_count() == threads
+    assert not (tmp_path / "out.safetensors").exists()
+
+
 def test_checkpoints_are_copied_and_pickled(tmp_path: Path) -> None:
     save_state_dict(make_state(1), tmp_path / "a.safetensors")
     checkpoint = Checkpoint(tmp_path / "a.safetensors")
@@ -212,11 +242,13 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
         opened, self.count, self.moment = InputFile.opened, 0, -1
+        lock = threading.Lock()  # files are hashed in threads
 
         def counted(file: InputFile) -> Any:
-            if self.count == self.moment:
-                act()
-            self.count += 1
+            with lock:
+                if self.count == self.moment:
+                    act()
+                self.count += 1
             return opened(file)
 
         monkeypatch.setattr(InputFile, "opened", counted)
@@ -264,6 +296,9 @@ def test_all_inputs_change_at_a_read(
         ("compress", "base/model.safetensors"),
         ("search", "twelve/model.safetensors"),
         ("search", "base/config.json"),
+        ("adapt", "base/model.safetensors"),
+        ("adapt", "b/model.safetensors"),
+        ("adapt", "a/config.json"),
     ],
 )
 def test_one_input_changes(
@@ -280,6 +315,39 @@ def test_one_input_changes(
     total = reads.total(door, tmp_path)
     assert reads.outcome(total // 2, door, tmp_path) is None
     assert reads.outcome(-1, door, tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "expected"),
+    [
+        ("merge", "a/preprocessor_config.json", None),  # the result has a copy of it
+        ("merge", "b/preprocessor_config.json", 1),
+        ("merge", "b/training_log.txt", 1),
+        ("merge", "b/tokenizer_config.json", None),
+        ("merge", "b/generation_config.json", None),
+        ("merge to a file", "a/training_log.txt", 1),
+        ("merge to a file", "a/vocab.txt", None),
+        ("merge_adapters", "c/training_log.txt", None),
+        ("run_recipe", "b/training_log.txt", 1),
+        ("compress", "a/training_log.txt", 1),
+        ("adapt", "a/training_log.txt", 1),
+    ],
+)
+def test_files_that_are_neither_read_nor_copied_may_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, file: str, expected: int | None
+) -> None:
+    """Such as a log that a training still writes, beside the checkpoint that is merged."""
+    door = made(name, tmp_path)
+    for version in "12":
+        (tmp_path / version / file).write_text("{}")
+
+    def change() -> None:
+        (tmp_path / "copy").write_text("{} ")
+        os.replace(tmp_path / "copy", tmp_path / "in" / file)
+
+    reads = Reads(monkeypatch, change)
+    total = reads.total(door, tmp_path)
+    assert reads.outcome(total // 2, door, tmp_path) == expected
 
 
 @tries(3, 60)

@@ -148,8 +148,12 @@ def test_evaluate_is_the_plain_pass_in_evaluation_mode() -> None:
 
 
 class Broken(nn.Module):
+    """It passes the check of two examples before a procedure begins."""
+
     def forward(self, inputs: Tensor) -> Tensor:
-        raise RuntimeError("broken")
+        if len(inputs) > 2:
+            raise RuntimeError("broken")
+        return inputs
 
 
 @pytest.mark.parametrize("method", ["evaluate", *OPTIONS])

@@ -41,8 +41,10 @@ def test_sharded_in_sharded_out(tmp_path: Path, states: list[State], files: list
     kept = {path.name for path in shards} | {"model.safetensors.index.json", "config.json"}
     assert set(os.listdir(output)) == kept | {"tokenizer.model", "README.md"}
     listing = "".join(f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in shards)
-    recorded = json.loads(Checkpoint(output).metadata["mergelib.inputs"])
-    assert recorded["pretrained"] == hashlib.sha256(listing.encode()).hexdigest()
+    for shard in sorted(output.glob("*.safetensors")):
+        recorded = json.loads(Checkpoint(shard).metadata["mergelib.inputs"])
+        assert recorded["pretrained"] == hashlib.sha256(listing.encode()).hexdigest()
+        assert recorded["expert 0"] == hashlib.sha256(files[1].read_bytes()).hexdigest()
 
     single = merge_files("ties", files[1:], tmp_path / "single.safetensors", pretrained=base)
     assert_same(load_file(single), expected)

@@ -50,7 +50,7 @@ def test_misfits_are_found_in_headers(
 ) -> None:
     save_state_dict(break_state(states[2], "shape"), files[2])
     monkeypatch.setattr("mergelib.streaming.merge_tensors", pytest.fail)
-    monkeypatch.setattr("mergelib.streaming.sha256_of", pytest.fail)
+    monkeypatch.setattr("mergelib.streaming.hashing", pytest.fail)
     with pytest.raises(ValueError, match="has shape"):
         merge_files("average", files[1:], tmp_path / "out.safetensors", pretrained=files[0])
 
