@@ -277,8 +277,7 @@ chosen scale and the average is {plus_minus(*gain, 1)} points (95 % interval acr
 # ## Three experts and one scale
 #
 # The figure shows three experts. Their task vectors are nearly perpendicular to each other, as {cite:t}`ilharco2023editing` found for
-# theirs. The drawing spreads the three directions over the page. The arrows keep their lengths, but their sum is drawn 1.4 times too long, because
-# three perpendicular directions do not fit on a page.
+# theirs. The drawing spreads the three directions over the page. The arrows keep their lengths; their sum is drawn 1.4 times too long.
 
 # %% tags=["remove-cell"]
 from itertools import product

@@ -527,7 +527,7 @@ texts
 # The density of TIES was chosen, too, on four suites. The differences are 1.0 points on ViT 8 (−1.7 to
 # 3.7), 0.2 on glyphs 8 (−2.2 to 2.5), 3.9 on EffNet 8 (0.5 to 7.4) and −0.1 on MiniLM 8 (−1.8 to 1.5). So one of the 33 intervals in this section
 # lies above zero, about as many as chance produces. On EffNet 8, TIES with a chosen density and DARE were measured on experts that were trained again from the
-# same seeds, so their comparison with task arithmetic is not a paired one. CART is 0.4 points worse with these experts than with the first ones.
+# same seeds, so their comparison with task arithmetic is not a paired one.
 #
 # ```{admonition} Takeaway
 # :class: tip
