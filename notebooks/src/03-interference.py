@@ -337,8 +337,7 @@ print(f"mean {draws.mean():.0f}, variance {draws.var():.0f}")
 #
 # The factor $p / (1-p)$ is 1 at $p = 0.5$, 9 at 0.9 and 99 at 0.99. The mean of DARE's draws is the plain sum, so
 # a merge with DARE is task arithmetic plus noise. Noise with mean zero changes the expected loss only to second order, by
-# $\tfrac12 \sum_j H_{jj} \operatorname{Var}_j$ with the diagonal of the Hessian. So the mean curvature counts, not the
-# steepest direction. Dropping half of the entries changes the accuracy of the merge by 0.2 points at most, and dropping
+# $\tfrac12 \sum_j H_{jj} \operatorname{Var}_j$ with the diagonal of the Hessian. Dropping half of the entries changes the accuracy of the merge by 0.2 points at most, and dropping
 # 95 % costs up to 1.5 points (measured below, with the steps of TIES).
 #
 # ## Consensus and EMR: masks
@@ -575,8 +574,7 @@ shown.set_axis([*ROWS.values()]).rename_axis(None).rename_axis(None, axis=1)
 
 # %% [markdown]
 # No step has a reliable effect at a density of 20 %. One of the study's 23 intervals for trimming, electing or both (the table has 11 of them) lies
-# above zero: at 50 %, both gain 1.6 points on the smaller ViT (0.1 to 3.1). Single seeds mislead. Trimming to 20 % ranges
-# from −0.3 to 0.7 points on the five seeds of glyphs 8.
+# above zero: at 50 %, both gain 1.6 points on the smaller ViT (0.1 to 3.1).
 #
 # Complete TIES, with the mean, is 1.4 points worse than task arithmetic on glyphs 8 (previous table). Both steps without the
 # mean are 0.2 points better (−0.9 to 1.4), so the mean may be the step that costs accuracy. `reduce="sum"` omits it.

@@ -287,8 +287,7 @@ stored.rename_axis(columns=["", "points lost"]).round(1)
 # task it is 0.3 points too high.
 #
 # The optimism shrinks as the number of examples grows, and it grows with the number of candidates. A method with many
-# settings therefore gains more from a choice on test data than the plain average, which has none. If
-# methods were tuned on test data, a small difference between them may be this effect alone.
+# settings therefore gains more from a choice on test data than the plain average, which has none.
 #
 # ## Evaluate every task
 #
@@ -463,7 +462,7 @@ labels. Merging still improves the features: CART under fitted heads is {in_word
 # So most of CART's lead on this suite is agreement with a frozen head. {cite:t}`kong2024finetuning` also found that
 # merged features no longer fit the classifiers, and propose to evaluate with classifiers that are fitted again.
 #
-# This is a small network with weakly trained experts. On EfficientNet, whose pretrained features are further from these tasks, CART keeps more than half of its
+# On EfficientNet, whose pretrained features are further from these tasks, CART keeps more than half of its
 # lead, and the pretrained model with fitted heads stays behind CART with frozen heads. On MiniLM, heads fitted to 100 labels lower every accuracy,
 # that of CART from 84 to 78 % ([](70-what-five-papers-taught-us)). CART and Iso-CTS chose scales at the upper end of the
 # searched grid here, so both might be slightly better. The other chapters compare methods under frozen heads, as the papers do.
