@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -11,7 +12,10 @@ from mergebook.suites.types import Zoo
 
 MAKEFILE = Path(__file__).parents[3] / "Makefile"
 (STUDIES,) = re.findall(r"^TABLE_1 = (.*)$", MAKEFILE.read_text(encoding="utf-8"), re.MULTILINE)
-SMALLER = {"adaptation": {"steps": 2}, "fresh_heads": {"shots": [2]}}  # settings
+SMALLER: dict[str, dict[str, Any]] = {
+    "adaptation": {"steps": 2},
+    "fresh_heads": {"shots": [2]},
+}  # settings
 
 
 @pytest.mark.parametrize("name", STUDIES.split())
