@@ -382,7 +382,7 @@ trained, the base predicts {texts.loc["pretrained", "wikitext2_test"]:.0f} % of 
 # |---|---|---|
 # | [WUDI](#method-wudi) | weights, and validation labels for its ridge | with a ridge no difference from TSV is detected |
 # | [SVC](#method-svc), [subspace boosting](#method-subspace-boosting) | weights | better than a sum, not than Iso-C |
-# | [ESM](#method-esm) | 32 unlabelled inputs per task, validation labels for its scale | SEE |
+# | [ESM](#method-esm) | 32 unlabelled inputs per task, validation labels for its scale | above TSV across seeds on one of two networks |
 # | [RegMean++](#method-regmean-plusplus) | a few hundred unlabelled inputs per task | above RegMean across seeds on one of two networks |
 # | [AdaRank](#method-adarank) | unlabelled test inputs, hundreds of steps | below its base on one small ViT after 500 steps |
 # | [DOGE](#method-doge) | weights, validation labels for its norm and rate | not measured |
@@ -445,6 +445,8 @@ for rows in (small, glyph):
 assert all(row["mean"] < 0 for pair in isotropic.values() for row in pair)
 above = [(rows["mean"] > rows["half_width"])["RegMean++ over RegMean"] for rows in (small, glyph)]
 assert above == [False, True]
+above = [(rows["mean"] > rows["half_width"])["ESM over TSV"] for rows in (small, glyph)]
+assert above == [True, False]
 
 # %% tags=["remove-cell"]
 assert (lost["mean"] + lost["half_width"] < 0).all()
