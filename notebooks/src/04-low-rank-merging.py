@@ -134,7 +134,7 @@ for ratio in (0.5, 1.0):  # one of two singular values, then both
 #
 # The figure shows one layer of eight real experts, fine-tuned on eight sets of rendered scripts.
 
-# %% tags=["hide-input"] mystnb={"figure": {"caption": "A few directions hold most of what fine-tuning changes: 8 % of them hold 64 to 73 % of the squared length in this layer, and 16 % in a random matrix (grey). Singular values of the difference between each expert and the average in one layer, and the fraction of the squared length that the largest ones hold.", "name": "fig-low-rank-spectrum"}, "image": {"alt": "Left: eight curves of singular values fall steeply over the first ten of a hundred directions and then slowly. Right: the fraction of squared length rises to more than one half within a tenth of the directions; a dashed line for a random matrix rises slowly."}}
+# %% tags=["hide-input"]
 from mergebook import load_suite, load_zoo
 
 zoo = load_zoo(load_suite(SUITE, seed=SEED, profile=PROFILE), device=DEVICE)
@@ -147,6 +147,8 @@ spectra = {
     name: torch.linalg.svdvals(state[key] - average[key]).cpu()
     for name, state in zoo.experts.items()
 }
+
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "A few directions hold most of what fine-tuning changes: 8 % of them hold 64 to 73 % of the squared length in this layer, and 16 % in a random matrix (grey). Singular values of the difference between each expert and the average in one layer, and the fraction of the squared length that the largest ones hold.", "name": "fig-low-rank-spectrum"}, "image": {"alt": "Left: eight curves of singular values fall steeply over the first ten of a hundred directions and then slowly. Right: the fraction of squared length rises to more than one half within a tenth of the directions; a dashed line for a random matrix rises slowly."}}
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.2))
 for values in spectra.values():
     parts = 100 * values.square().cumsum(0) / values.square().sum()

@@ -500,6 +500,8 @@ assert (agreed, round(lost)) == (2, 5)
 assert [text(row) for _, row in minilm.iterrows()][1:] == ["−0.4 ± 0.1", "6.9 ± 3.9", "0.1 ± 0.8"]
 own = cells["MiniLM"].groupby(["method", "seed"])["accuracy"].mean()
 assert own[f"own|{FREE}"].equals(own[f"oracle|{FREE}"])
+
+# %% tags=["remove-cell"]
 for suite in ("imagenet", "vision", "glyphs"):
     assert closed[[f"{suite}{count}" for count in (8, 14, 20)]].is_monotonic_decreasing
 gained = by_steps["frozen"]["individual"]["mean"].diff().dropna()
