@@ -64,6 +64,7 @@ def sweep(group):
     return table.assign(tasks=len(group), run=" ".join(group))
 
 
+# %% tags=["remove-cell"]
 groups = [names[i : i + size] for size in (2, 4) for i in range(0, len(names), size)]
 sweeps = pd.concat([sweep(group) for group in groups], ignore_index=True)
 rules = {"λ = 0.3": 0.3, "λ = 2/T": "2/T", "λ = 1/T, the average": "1/T"}
