@@ -201,7 +201,7 @@ def test_merging_and_comparing(zoo: Zoo) -> None:
     ("study", "settings", "table"),
     [
         ("baselines", {"grids": {"task_arithmetic": {"scale": [0.0, 0.5]}}}, "test"),
-        ("ranks", {"rank_ratios": (0.1,), "scales": (1.0,), "uncentred_scales": ()}, "path"),
+        ("ranks", {"rank_ratios": (0.1,), "scales": (1.0,), "uncentred_scales": ()}, "test"),
         ("task_counts", {"counts": (2,)}, "test"),
         ("interference", {"rank_ratios": (0.1, 1.0)}, "curves"),
         ("compression", {"rank_ratios": (0.1,), "mask_scales": (0.4,)}, "storage"),
