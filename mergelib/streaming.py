@@ -85,8 +85,8 @@ def merge_files(
     The result equals that of `mergelib.merge` bit for bit. At most (experts + 3) copies of the
     largest tensor, in the precision of the computation, are in memory at once. Methods that
     factorise need about four squares of a matrix's smaller side in addition to three copies of the
-    matrix; ``knots`` and ``doge`` as many further copies as there are experts. Pickles that are compressed,
-    or in PyTorch's old format, are read whole.
+    matrix; ``knots`` and ``doge`` as many further copies as there are experts. Pickles that are
+    compressed, or in PyTorch's old format, are read whole.
 
     >>> for name in ("a", "b"):
     ...     save_state_dict({"w": torch.rand(2, 3)}, f"{name}.safetensors")
