@@ -29,7 +29,7 @@ def doge(
     experts: Sequence[Tensor],
     pretrained: Tensor,
     *,
-    norm: float = 0.07,
+    norm: Positive = 0.07,
     density: Density = 0.3,
     subspace: Size = 6,
     learning_rate: Positive = 1e-4,
