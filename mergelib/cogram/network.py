@@ -81,12 +81,12 @@ class Network:
             transformed(examples[:].inputs, transform_of(problem.transform, task))
             for task, examples in data.items()
         ]
-        self.inputs = torch.cat([_double(x.to(device)) for x in ready if isinstance(x, Tensor)])
+        self._inputs = torch.cat([_double(x.to(device)) for x in ready if isinstance(x, Tensor)])
         self.targets = [_double(examples.pair[1].to(device)) for examples in data.values()]
         self.heads = [copy.deepcopy(heads[task]).double().eval().to(device) for task in data]
         self.sizes = dict(zip(data, map(len, ready), strict=True))
         self.entropy = loss == "cross_entropy"
-        parts = self.model(self.inputs.clone()).split([*self.sizes.values()])
+        parts = self.model(self.inputs).split([*self.sizes.values()])
         for number, (task, head, part) in enumerate(zip(data, self.heads, parts, strict=True)):
             targets, shape = self.targets[number], head(part).shape
             expected = shape[:-1] if self.entropy else shape
@@ -101,9 +101,14 @@ class Network:
                 right = functional.one_hot(targets, shape[-1]).double().flatten()
                 self.targets[number] = right / -targets.numel()
 
+    @property
+    def inputs(self) -> Tensor:
+        """The inputs of all tasks, copied, because some models change theirs in place."""
+        return self._inputs.clone()
+
     def loss(self) -> float:
         """Return the loss of the network as it is."""
-        return self.losses(self.model(self.inputs.clone())[None]).item()
+        return self.losses(self.model(self.inputs)[None]).item()
 
     def losses(self, outputs: Tensor) -> Tensor:
         """Return losses ``(K,)`` from outputs ``(K, N, ...)`` of candidates."""
@@ -163,7 +168,7 @@ class Trace:
             self._outputs.append((module, tree_map_only(Tensor, torch.clone, output)))
 
         with hooked(network.model, begin, end):
-            self.output: Tensor = network.model(network.inputs.clone())
+            self.output: Tensor = network.model(network.inputs)
         self.runs = Counter(module for module, _ in self._outputs)
 
     def prefix(self, module: nn.Module) -> Prefix:

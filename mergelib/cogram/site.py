@@ -30,10 +30,7 @@ def site_of(network: Network, layer: Layer) -> "Site":
         modules = list(model)
     if isinstance(module, nn.Linear) and module in modules:
         place = modules.index(module)
-        entering, after = (
-            nn.Sequential(*modules[:place])(network.inputs.clone()),
-            modules[place + 1 :],
-        )
+        entering, after = nn.Sequential(*modules[:place])(network.inputs), modules[place + 1 :]
         elementwise = [*takewhile(lambda module: isinstance(module, ELEMENTWISE), after)]
         following = after[len(elementwise)] if len(elementwise) < len(after) else None
         if entering.dim() == 2 and isinstance(following, nn.Linear | None):
@@ -113,18 +110,18 @@ class Site:
 
     def _outputs(self, rows: Tensor, units: Tensor) -> Tensor:
         """Return the model's outputs ``(K, N, ...)`` with units of rows ``(K, r)`` changed."""
-        count, examples = len(rows), len(self.network.inputs)
+        inputs, count = self.network.inputs, len(rows)
         changed = self.units.expand(count, *self.units.shape).clone()
         changed[torch.arange(count, device=rows.device)[:, None], rows] = units
         candidates = changed.movedim(1, 2 if self._channel == 1 else -1).flatten(0, 1)
 
         def again(x: Tensor) -> Tensor:
-            if len(x) != examples:  # a table, the same for every example
+            if len(x) != len(inputs):  # a table, the same for every example
                 return x.clone()
             return x.expand(count, *x.shape).flatten(0, 1).clone()
 
         with replayed(self._finished, again, {self.layer.module: lambda *_, **__: candidates}):
-            outputs: Tensor = self.network.model(again(self.network.inputs))
+            outputs: Tensor = self.network.model(again(inputs))
         stacked: Tensor = outputs.unflatten(0, (count, -1))
         return stacked
 

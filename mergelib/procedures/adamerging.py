@@ -11,19 +11,18 @@ g_l = ∂ℓ/∂θ_l, and ∂ℓ/∂λ_{t,l} = ⟨g_l, v_{t,l}⟩ is an inner pr
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from mergelib.inspection.kinds import Matrices
 from mergelib.merging import compare, first_pass, weights_of
 from mergelib.messages.brief import Brief
 from mergelib.messages.kinds import Count, Share, Size
 from mergelib.numerics.linalg import low_rank
 from mergelib.numerics.selection import magnitude_thresholds
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import Adapted, complete
+from mergelib.procedures.common import Adapted, complete, tell_of_kept
 from mergelib.procedures.objectives import batches, loss_gradients
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
@@ -133,10 +132,8 @@ def span(problem: Problem, settings: AdaMergingSettings) -> Span:
             basis.origin[key], basis.vectors[key] = origin, vectors
         else:
             basis.origin[key] = origin + settings.start * vectors.sum(0)
-    if base == "cart" and isinstance(problem.is_matrix, Matrices):
-        for key, tensor in basis.origin.items():
-            problem.is_matrix.note(key, tensor)
-        problem.is_matrix.tell("adamerging with base 'cart'", "leaves to average")
+    if base == "cart":
+        tell_of_kept(problem, basis.origin, "adamerging with base 'cart'", "leaves to average")
     if not basis.vectors:
         raise ValueError(f"no parameter has a basis of {base!r}: see is_matrix")
     return basis
@@ -158,6 +155,13 @@ def adamerging(problem: Problem, settings: AdaMergingSettings) -> Adapted:
         The merged state; ``coefficients``, one row per expert and one column per tensor;
         ``history``, one row per step with each task's loss before it (nats).
     """
+    return learned(problem, settings, f"adamerging {settings.base}")
+
+
+def learned(
+    problem: Problem, settings: AdaMergingSettings, desc: str, trained: Sequence[Tensor] = ()
+) -> Adapted:
+    """Return what `adamerging` does, where its loss also trains further tensors, in place."""
     import pandas as pd
 
     pretrained, by_layer = problem.pretrained, settings.granularity == "layer"
@@ -165,23 +169,20 @@ def adamerging(problem: Problem, settings: AdaMergingSettings) -> Adapted:
     keys = list(basis.vectors)
     device = next(iter(basis.origin.values())).device
     shape = len(problem.experts), len(keys) if by_layer else 1
-    kind: Any = {"device": device, "dtype": torch.float32, "requires_grad": True}
-    weights = torch.full(shape, settings.start, **kind)
-    optimiser = torch.optim.Adam([weights], lr=settings.learning_rate)
+    weights = torch.full(shape, settings.start, device=device, dtype=torch.float32)
+    optimiser = torch.optim.Adam([weights, *trained], lr=settings.learning_rate)
     stream = batches(problem.data, settings.batch_size, settings.seed, device)
     history = []
-    for step in progress(range(settings.steps), desc=f"adamerging {settings.base}", leave=False):
-        with torch.no_grad():
-            merged = basis.at(weights.expand(-1, len(keys)))
-        losses, gradients = loss_gradients(problem, merged, keys, next(stream))
+    for step in progress(range(settings.steps), desc=desc, leave=False):
+        merged = basis.at(weights.expand(-1, len(keys)))
+        losses, gradients = loss_gradients(problem, merged, keys, next(stream), trained)
         history.append({"step": step, **losses})
         pulled = basis.pull(list(gradients.values()))
         weights.grad = pulled if by_layer else pulled.sum(1, keepdim=True)
         optimiser.step()
         if settings.clamp:
-            with torch.no_grad():
-                weights.clamp_(0, 1)
-    final = weights.detach().expand(-1, len(keys))
+            weights.clamp_(0, 1)
+    final = weights.expand(-1, len(keys))
     state = complete(basis.at(final), pretrained)
     state = {key: value.to(pretrained[key].dtype) for key, value in state.items()}
     table = pd.DataFrame(final.cpu().numpy(), index=list(problem.experts), columns=keys)

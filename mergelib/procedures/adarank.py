@@ -16,13 +16,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mergelib.inspection.kinds import Matrices
 from mergelib.merging import compare, weights_of
 from mergelib.messages.brief import Brief
 from mergelib.messages.kinds import Count, Share, Size
 from mergelib.numerics.linalg import truncated_svd
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import Adapted, complete
+from mergelib.procedures.common import Adapted, complete, tell_of_kept
 from mergelib.procedures.objectives import batches, loss_gradients
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
@@ -119,10 +118,8 @@ def decompose(
             vectors = torch.stack([tensor - origin for tensor in tuned])
             left, right = vectors.view(len(tuned), -1).T, origin.new_ones(len(tuned), 1)
             directions[key] = Directions(origin, left, right)
-        if isinstance(problem.is_matrix, Matrices):
-            problem.is_matrix.note(key, origin)
-    if isinstance(problem.is_matrix, Matrices):
-        problem.is_matrix.tell("adarank", "keeps whole")
+    origins = {key: part.origin for key, part in directions.items()}
+    tell_of_kept(problem, fixed | origins, "adarank", "keeps whole")
     if not logits:
         advice = "pass is_matrix=, for convolutions is_matrix=mergelib.is_kernel"
         raise ValueError(f"adarank found no matrix to take singular directions of: {advice}")

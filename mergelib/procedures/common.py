@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from mergelib.inspection.kinds import Matrices
 from mergelib.messages.brief import Brief
+from mergelib.problems.problem import Problem
 from mergelib.statedict import StateDict, tied_keys
 
 if TYPE_CHECKING:
@@ -50,6 +52,14 @@ def complete(merged: Mapping[str, Tensor], pretrained: StateDict) -> dict[str, T
         else:
             state[key] = merged[key] if key in merged else tensor.clone()
     return state
+
+
+def tell_of_kept(problem: Problem, state: StateDict, method: str, fate: str) -> None:
+    """Warn of tensors that may be made of matrices and are not taken for any, see `Matrices`."""
+    if isinstance(problem.is_matrix, Matrices):
+        for key, tensor in state.items():
+            problem.is_matrix.note(key, tensor)
+        problem.is_matrix.tell(method, fate)
 
 
 def unlabelled(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mergelib.inspection.kinds import Matrices
 from mergelib.merging import merge_checked
 from mergelib.messages.kinds import Size
 from mergelib.numerics.linalg import truncated_svd
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import Adapted, complete
+from mergelib.procedures.common import Adapted, complete, tell_of_kept
 from mergelib.procedures.regmean import TRANSPOSED, expert_grams, matrix_of
 from mergelib.registry import Needs, procedure
 from mergelib.rules.spectral import NEGLIGIBLE, isotropic
@@ -74,10 +73,7 @@ def esm(problem: Problem, settings: EsmSettings) -> Adapted:
     changes = {key: merge_parts(own, settings.polarise) for key, own in parts.items()}
     factors = layer_factors(changes) if settings.polarise else dict.fromkeys(changes, 1.0)
     known = {key.removesuffix(TRANSPOSED) for key in changes}
-    if isinstance(problem.is_matrix, Matrices):
-        for key, tensor in base.items():
-            problem.is_matrix.note(key, tensor)
-        problem.is_matrix.tell("esm", "leaves to average")
+    tell_of_kept(problem, base, "esm", "leaves to average")
     state = merge_checked(
         "tsv",
         problem.experts,

@@ -6,7 +6,7 @@ model's predictions with those of the task's expert (Jung et al., 2026).
 """
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -15,10 +15,8 @@ from mergelib.messages.kinds import Count, Size
 from mergelib.problems.calling import evaluating, features, transform_of
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
-from mergelib.procedures.adamerging import AdaMergingSettings, span
-from mergelib.procedures.common import Adapted, complete
-from mergelib.procedures.objectives import batches, loss_gradients
-from mergelib.progress import progress
+from mergelib.procedures.adamerging import AdaMergingSettings, learned
+from mergelib.procedures.common import Adapted
 from mergelib.registry import Needs, procedure
 
 
@@ -59,8 +57,6 @@ def symerge(problem: Problem, settings: SyMergeSettings) -> Adapted:
         The merged state; ``heads``, task to its new head; ``coefficients``, one row per expert and
         one column per tensor; ``history``, one row per step with each task's loss before it (nats).
     """
-    import pandas as pd
-
     heads = {task: copy.deepcopy(problem.heads[task]).requires_grad_() for task in problem.data}
     for task, head in heads.items():
         if not [*head.parameters()]:
@@ -70,28 +66,10 @@ def symerge(problem: Problem, settings: SyMergeSettings) -> Adapted:
             )
     data = {task: predicted(problem, task, settings.batch_size) for task in problem.data}
     problem = replace(problem, data=data, heads=heads)
-    basis = span(problem, AdaMergingSettings(init=settings.init))
-    keys, shape = list(basis.vectors), (len(problem.experts), len(basis.vectors))
-    device = next(iter(basis.origin.values())).device
-    weights = torch.full(shape, settings.init, device=device)
     trained = [parameter for head in heads.values() for parameter in head.parameters()]
-    optimiser = torch.optim.Adam([weights, *trained], lr=settings.learning_rate)
-    stream = batches(data, settings.batch_size, settings.seed, device)
-    history = []
-    for step in progress(range(settings.steps), desc="symerge", leave=False):
-        batch = next(stream)
-        losses, gradients = loss_gradients(problem, basis.at(weights), keys, batch, trained)
-        history.append({"step": step, **losses})
-        weights.grad = basis.pull(list(gradients.values()))
-        optimiser.step()
-        weights.clamp_(0, 1)
-    state = complete(basis.at(weights), problem.pretrained)
-    return Adapted(
-        {key: value.to(problem.pretrained[key].dtype) for key, value in state.items()},
-        pd.DataFrame(weights.cpu().numpy(), index=list(problem.experts), columns=keys),
-        pd.DataFrame(history, columns=["step", *data]),
-        {task: head.requires_grad_(False) for task, head in heads.items()},
-    )
+    of_scales = AdaMergingSettings(clamp=True, **asdict(settings))
+    made = learned(problem, of_scales, "symerge", trained)
+    return replace(made, heads={task: head.requires_grad_(False) for task, head in heads.items()})
 
 
 @torch.no_grad()

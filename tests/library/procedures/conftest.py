@@ -10,6 +10,31 @@ from torch import Tensor, nn
 import mergelib as ml
 
 TASKS = ("a", "b")
+METHODS: dict[str, dict[str, Any]] = {  # every procedure, with few steps
+    "uniform_soup": {},
+    "adamerging": {"steps": 3},
+    "adarank": {"steps": 3},
+    "concrete": {"steps": 3},
+    "esm": {},
+    "fisher": {},
+    "frank_wolfe": {"steps": 2},
+    "greedy_soup": {},
+    "multitask": {"steps": 2},
+    "surgery": {"steps": 2},
+    "symerge": {"steps": 2},
+    "cogram": {},
+    "regmean": {},
+    "regmean_plusplus": {},
+}
+
+
+class Scalar(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w * x
 
 
 class Model(nn.Module):

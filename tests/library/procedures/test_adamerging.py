@@ -13,6 +13,7 @@ import mergelib as ml
 from mergelib.problems.problem import Problem
 from mergelib.procedures.adamerging import AdaMergingSettings, span
 from mergelib.procedures.objectives import entropy
+from tests.library.procedures.conftest import Scalar
 
 TASKS = ("a", "b")
 
@@ -97,15 +98,6 @@ def test_one_step_by_hand() -> None:
     first = made.history["a"].iloc[0]
     p = z.sigmoid()
     assert first == pytest.approx((-p * p.log() - (1 - p) * (1 - p).log()).item())
-
-
-class Scalar(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.ones(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.w * x
 
 
 class AgainstZero(nn.Module):

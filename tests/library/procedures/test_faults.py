@@ -13,23 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import mergelib as ml
+from tests.library.procedures.conftest import METHODS
 
-METHODS: dict[str, dict[str, Any]] = {
-    "uniform_soup": {},
-    "adamerging": {"steps": 3},
-    "adarank": {"steps": 3},
-    "concrete": {"steps": 3},
-    "frank_wolfe": {"steps": 2},
-    "fisher": {},
-    "greedy_soup": {},
-    "surgery": {"steps": 2},
-    "multitask": {"steps": 2},
-    "cogram": {},
-    "regmean": {},
-    "regmean_plusplus": {},
-}
 LEARNING = sorted(METHODS.keys() - {"uniform_soup"})
-PREDICTING = sorted(METHODS.keys() - {"uniform_soup", "regmean", "regmean_plusplus"})
+PREDICTING = sorted(METHODS.keys() - {"uniform_soup", "esm", "regmean", "regmean_plusplus"})
 every = pytest.mark.parametrize("method", METHODS)
 learning = pytest.mark.parametrize("method", LEARNING)
 

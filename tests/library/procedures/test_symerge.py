@@ -13,15 +13,7 @@ import mergelib as ml
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
 from mergelib.procedures.symerge import predicted
-
-
-class Scalar(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.ones(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.w * x
+from tests.library.procedures.conftest import Scalar
 
 
 def scalar_head(weight: float = 1.0) -> nn.Linear:
