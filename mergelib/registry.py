@@ -37,6 +37,7 @@ class Needs:
         pretrained: the base model.
         model: the architecture and inputs of every task.
         heads: a head per task; without heads the model's own outputs are the logits.
+        classes: heads give logits of at least two classes.
         labels: ``"classes"`` of the heads, ``"targets"`` that the procedure checks itself, or none.
         unless: a setting, and the value of it with which labels are not needed.
         every_expert: each expert has data or statistics under its name.
@@ -48,6 +49,7 @@ class Needs:
     pretrained: bool = True
     model: bool = True
     heads: bool = True
+    classes: bool = True
     labels: Literal["", "classes", "targets"] = ""
     unless: tuple[str, str] | None = None
     every_expert: bool = False

@@ -38,7 +38,7 @@ ORDERS = {"sequential": sequential, "simultaneous": simultaneous}
     paper="lenz2025cogram",
     data="labelled examples or prototypes (one or a few a class)",
     settings=CogramSettings,
-    needs=Needs(pretrained=False, labels="targets", accepts=("start",)),
+    needs=Needs(pretrained=False, classes=False, labels="targets", accepts=("start",)),
 )
 def cogram(problem: Problem, settings: CogramSettings) -> Adapted:
     """CoGraM: mix experts layer by layer, or finer, by the loss that each part has in place.

@@ -222,9 +222,7 @@ def _check_runs(problem: Problem, needs: Needs, *, given: bool) -> None:
         who = f"the {'head' if given else 'model'} returns {shape} for {len(few)} examples of task"
         if not isinstance(logits, Tensor) or logits.shape[:1] != (len(few),):
             raise ValueError(f"{who} {task!r}, expected a tensor with a row for each example")
-        # Surgery, the only one with an expert for every task and heads, does not call the heads.
-        predicts = needs.labels != "targets" and not needs.every_task
-        if predicts and (logits.dim() < 2 or logits.shape[-1] < 2):
+        if needs.classes and (logits.dim() < 2 or logits.shape[-1] < 2):
             raise ValueError(
                 f"{who} {task!r}, expected logits of at least two classes, because the prediction "
                 "of a single class is always certain"

@@ -62,7 +62,7 @@ class SurgerySettings:
     paper="yang2024representation",
     data="unlabelled inputs of every task (the paper: test inputs)",
     settings=SurgerySettings,
-    needs=Needs(every_task=True, accepts=("start",)),
+    needs=Needs(classes=False, every_task=True, accepts=("start",)),
 )
 def surgery(problem: Problem, settings: SurgerySettings) -> Adapted:
     """Representation surgery: learn, for each task, a module between the features and the head.
