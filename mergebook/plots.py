@@ -312,7 +312,7 @@ def intervals(
     gap: float = 0.2,
     **style: Any,
 ) -> None:
-    """Means of a column with 95 % intervals over seeds, groups side by side ``at`` each name.
+    """Means of a column with 95 % intervals across seeds, groups side by side ``at`` each name.
 
     ``names`` are all of them in order, or name to what the axis calls it.
     """

@@ -26,7 +26,7 @@ STARTS = {  # sources share their initial weights, or do not
 
 
 def curves(table: pd.DataFrame, ax: "Axes", arms: Sequence[str], value: str) -> None:
-    """A value against steps from each start that was measured, with 95 % intervals over seeds."""
+    """A value against steps from each start that was measured, with 95 % intervals across seeds."""
     looks = {arm: ARMS[arm] for arm in arms}
     plots.series(ax, table, x="step", y=value, by="arm", looks=looks, band=True, lw=1.6)
     ax.set(xlabel="steps")
