@@ -34,19 +34,21 @@ NOTHING, UNLABELLED, LABELLED = "none", "unlabelled", "labelled"
 REFERENCES = ("pretrained", "individual")
 # The data that a method merges with, where it needs any.
 DATA = {
-    **dict.fromkeys(("fisher", "regmean", "adamerging", "concrete"), UNLABELLED),
-    **dict.fromkeys(("surgery", "surgery+cart"), UNLABELLED),
+    **dict.fromkeys(("fisher", "regmean", "regmean_plusplus", "esm"), UNLABELLED),
+    **dict.fromkeys(("adamerging", "concrete", "surgery", "surgery+cart"), UNLABELLED),
     **dict.fromkeys(("greedy_soup", "multitask", "frank_wolfe", "frank_wolfe+cart"), LABELLED),
 }
 # Models under heads that are fitted to the validation labels, for which settings are chosen too.
 FITTED = {
-    name: f"{name}, fitted heads" for name in ("pretrained", "task_arithmetic", "cart", "tsv")
+    name: f"{name}, fitted heads"
+    for name in ("pretrained", "task_arithmetic", "ties", "cart", "tsv", "iso_c")
 }
 DATA |= dict.fromkeys(FITTED.values(), LABELLED)
 # Methods that must know the task of each input when the merged model is used.
 TASK_KNOWN = ("surgery", "surgery+cart", *COMPRESSED.values())
-RULES = ("baselines", "baselines-others", "since")
-PARTS = (*RULES, "procedures", "procedures-others", "compression", "fresh_heads")
+RULES = ("baselines", "baselines-others", "since", "boosting", "svc-published", "doge", "esm")
+PROCEDURES = ("procedures", "procedures-others", "regmean")
+PARTS = (*RULES, *PROCEDURES, "compression", "fresh_heads")
 # The variants of procedures that stand for them, as the results name them.
 _SHOWN = {
     **{name: name for name in (*REFERENCES, *DATA)},
@@ -58,6 +60,11 @@ _LABELS = {
     "individual": "one expert per task",
     "CART-Indexing, rest averaged, 8%": "CART-Indexing, averaged rest",
     "CART-Indexing, 8%": "CART-Indexing",
+    **{
+        f"{base}+{then}": f"{words} on {label(base)}"
+        for base in ("task_arithmetic", "ties", "cart", "iso_c")
+        for then, words in {"svc": "SVC", "subspace_boosting": "subspace boosting"}.items()
+    },
     "surgery": "Surgery on the average",
     "surgery+cart": "Surgery on CART",
     "frank_wolfe": "Frank-Wolfe",
@@ -102,7 +109,7 @@ def _tested(suite: str, part: str) -> pd.DataFrame:
         fitted = table[(table["head"] == "validation") & (table["by"] != "frozen")]
         alone = table[(table["head"] == "frozen") & (table["method"] == "individual")]
         table = pd.concat([fitted.assign(method=fitted["method"].map(FITTED)), alone])
-    if part.startswith("procedures"):
+    if part in PROCEDURES:
         table["method"] = table["method"].map(_SHOWN)
     return table.dropna(subset=["method"])
 
@@ -154,7 +161,7 @@ def _spent(suite: str, method: str) -> tuple[int, float]:
     family = family_of(suite)
     tasks = len(family.suites[suite])
     validation = tasks * int(family.sizes["default"][1] or 0)
-    for part in ("procedures", "procedures-others"):
+    for part in PROCEDURES:
         with suppress(MissingResult):
             costs = _read_once(f"{suite}-{part}", "cost").replace({"method": _SHOWN})
             own = costs[costs["method"] == method]
@@ -165,8 +172,11 @@ def _spent(suite: str, method: str) -> tuple[int, float]:
     labelled = method in FITTED.values()
     for part in RULES:
         with suppress(MissingResult):
-            settings = _read_once(f"{suite}-{part}", "chosen")["settings"]
-            labelled |= bool(settings.iloc[0].get(method))
+            chosen = _read_once(f"{suite}-{part}", "chosen")
+            if "method" in chosen:
+                labelled |= any(chosen.query("method == @method")["settings"])
+            else:
+                labelled |= bool(chosen["settings"].iloc[0].get(method))
     return validation * labelled, math.nan
 
 

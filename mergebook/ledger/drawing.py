@@ -79,7 +79,8 @@ def forest(table: pd.DataFrame, checks: pd.DataFrame) -> Figure:
     for outcome, shade in COLOURS.items():
         if outcome in {*mine["outcome"]} | {"holds", "open", "fails"}:
             ax.plot([], [], SHAPES[outcome], ls="-", color=shade, ms=6, label=outcome)
-    ax.plot([], [], "D", ls="", mfc="white", mec="black", ms=5.5, label="the paper's figure")
+    if mine["paper"].map(_given).any():
+        ax.plot([], [], "D", ls="", mfc="white", mec="black", ms=5.5, label="the paper's figure")
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=9.5)
     return figure
 
@@ -119,10 +120,10 @@ def _digits(value: float) -> str:
     size = abs(value)
     if np.isinf(value):
         return "∞" if value > 0 else "−∞"
-    if 0 < size < 0.0005:
-        return f"{value:.0e}"
-    text = f"{value:.{0 if size >= 99.95 else 1 if size >= 0.995 else 2}f}"
-    return text.replace("-", "−")
+    form = "z.0f" if size >= 99.95 else "z.1f" if size >= 0.995 else "z.2f"
+    if 1e-6 < size < 0.0005:  # less is rounding
+        form = ".0e"
+    return f"{value:{form}}".replace("-", "−")
 
 
 def summary(table: pd.DataFrame, checks: pd.DataFrame, page: str) -> str:
@@ -149,7 +150,7 @@ def summary(table: pd.DataFrame, checks: pd.DataFrame, page: str) -> str:
 def counted(table: pd.DataFrame) -> str:
     """How many claims have which verdict, in words."""
     counts = table["verdict"].value_counts().reindex(VERDICTS).dropna().astype(int)
-    return ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
 
 
 def entries(table: pd.DataFrame, checks: pd.DataFrame) -> str:
@@ -184,7 +185,15 @@ def _weakest(checks: pd.DataFrame) -> str:
     if not primary:
         return ""
     order = ("refuted", "fails", "open", "proved", "holds")
-    weakest = min(primary, key=lambda check: order.index(str(check.outcome)))
+
+    def standing(check: Any) -> tuple[int, float]:
+        beyond = check.value - check.bound
+        if _given(check.tolerance):
+            beyond = check.tolerance - abs(beyond)
+        scale = 1 if check.kind == "fact" else check.detectable
+        return order.index(str(check.outcome)), beyond / scale
+
+    weakest = min(primary, key=standing)
     power = ""
     if weakest.outcome == "open":
         power = f". It could only have shown {_distance(weakest)} or more"

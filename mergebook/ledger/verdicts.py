@@ -164,8 +164,12 @@ def _row(claim: Claim, check: Check, result: Outcome) -> dict[str, object]:
 
 
 def _counted(shown: Sequence[str]) -> str:
-    counts = Counter(shown)
-    words = {"holds": "hold", "proved": "are proved", "fails": "fail", "refuted": "are refuted"}
-    words["open"] = "are open"
-    parts = [f"{counts[kind]} {word}" for kind, word in words.items() if counts[kind]]
-    return f"of {len(shown)} primary checks " + ", ".join(parts)
+    verbs = {"holds": "hold", "proved": "are proved", "fails": "fail", "refuted": "are refuted"}
+    verbs["open"] = "are open"
+    alone = {"hold": "holds", "fail": "fails"}
+    parts = []
+    for kind, verb in verbs.items():
+        if count := shown.count(kind):
+            one = alone.get(verb, verb.replace("are", "is"))
+            parts.append(f"{count} {one if count == 1 else verb}")
+    return f"of {len(shown)} primary check{'s' * (len(shown) != 1)}, {', '.join(parts)}"

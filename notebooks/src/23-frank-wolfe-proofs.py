@@ -79,7 +79,7 @@ least = {
     name: rows["gap"].cummin().reindex(range(STEPS + 1)).ffill() for name, rows in runs.items()
 }
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "The gap of the soft step as stated stops falling after the first step. With the current point kept, it falls to a thousandth in eight steps. Smallest gap so far on the squared distance to a point outside the hull of twenty random points in ten dimensions. Dashed, the bounds of the theorems, with exact constants.", "name": "fig-fw-quadratic"}, "image": {"alt": "Two hard variants fall with a slope of about minus one. The corrected soft step falls to a thousandth within eight steps. The soft step as stated is level from the first step on. The bound of Theorem 1 is level near the top, and the classical bound and the steeper convex bound cross it within ten steps."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "The gap of the soft step as stated stops falling after the first step. With the current point kept, it falls to a thousandth in eight steps, where the run ends. Smallest gap so far on the squared distance to a point outside the hull of twenty random points in ten dimensions. Dashed, the bounds of the theorems, with exact constants.", "name": "fig-fw-quadratic"}, "image": {"alt": "Two hard variants fall with a slope of about minus one. The corrected soft step falls to a thousandth within eight steps. The soft step as stated is level from the first step on. The bound of Theorem 1 is level near the top, and the classical bound and the steeper convex bound cross it within ten steps."}}
 fig, ax = plt.subplots(figsize=(6.8, 4.1))
 for (name, values), shade in zip(least.items(), (BLUE, SKY, GREEN, VERMILION), strict=True):
     shown = values.clip(lower=1e-6)
@@ -98,8 +98,8 @@ display(
 * **As stated, the soft step stops improving after one step.** Its smallest gap in {STEPS} steps is
   {stuck.iloc[-1]:.2f}, and that of hard steps with line search is {least["hard, line search"].iloc[-1]:.3f}.
 * **Theorem 1 of the paper is true for starts in the hull, and can be false outside.** Its floor is {wide**2 / 2:.0f} here,
-  far above all gaps.
-* **With the current point kept, three rates are proved**, also for starts outside the hull and for an oracle per tensor.
+  more than twice the largest gap.
+* **With the current point kept, three rates are proved**, also for an oracle per tensor, and two of them for starts outside the hull.
 """)
 )
 
@@ -264,8 +264,8 @@ for corners, k in ((segment, 1), (regular, 2)):
 # ```
 #
 # The fourth part needs a start with a lower loss than the whole hull. Starts that extrapolate are of this kind: CART has a
-# lower loss than any point that we found in the hull in [](21-frank-wolfe). The cell runs both examples, and
-# tests parts 1 to 3 from 200 random starts with $k = 2$:
+# lower loss than any point that we found in the hull in [](21-frank-wolfe). The cells run this example, and
+# test parts 2 and 3 from 200 random starts and part 1 from 50, with $k = 2$:
 
 # %% tags=["remove-cell"]
 
@@ -354,7 +354,7 @@ print("part 1 holds:", all(holds))
 # Parts 1 and 2 are the argument of {cite:t}`lacostejulien2016convergence`. The bound on $h_t$ is that of
 # {cite:t}`jaggi2013revisiting`, whose bound on the gap has the factor $27/4$ where line search allows 4.
 #
-# The runs of the first figure must satisfy all of them at every step:
+# Two runs of the first figure do as well as a line search, and must satisfy all parts at every step:
 
 # %% tags=["hide-input", "nbval-check-output"]
 for name in ("hard, line search", "soft, corrected"):
@@ -389,7 +389,7 @@ for name in ("hard, line search", "soft, corrected"):
 # $\mathcal M'$.
 # ```
 #
-# The bound $4C/(S+2)$ on the gap is missing here. Its proof needs $\ell(\theta_m) - \ell(\theta_S) \le h_m$, and a walk from
+# The bound $4C/(S+2)$ on the gap is missing here. Its proof needs $\ell(\theta_m) - \ell(\theta_{S+1}) \le h_m$, and a walk from
 # outside can end below $\min_{\mathcal M} \ell$. We have neither a proof nor a counterexample.
 
 # %% tags=["hide-input", "nbval-check-output"]
@@ -442,8 +442,8 @@ print("parts 1 to 3 hold from six starts outside:", all(holds))
 # segment.
 # ```
 #
-# The minimum over $\mathcal M_\times$ is at most that over $\mathcal M$. The guarantees are weaker, because $D_\times$ replaces
-# $D$, and the gaps of the two oracles are not comparable: $g$ can be zero where $g_\times$ is not. The
+# The minimum over $\mathcal M_\times$ is at most that over $\mathcal M$. The bounds are larger, because $D_\times$ replaces
+# $D$, but they hold for a larger gap: $g$ can be zero where $g_\times$ is not. The
 # cell compares the oracle, the gap and the diameter with all $4^3$ vertices, and runs the corrected step:
 
 # %% tags=["hide-input", "nbval-check-output"]
@@ -470,7 +470,7 @@ print("part 1 of the theorem holds:", bool((values[1:] <= values[:-1] - promised
 # %% [markdown]
 # ## The bounds on real experts
 #
-# Now all eight experts of `glyphs8` are vertices, three of them for the tasks of the loss of [](21-frank-wolfe), here on 25
+# Now all eight experts of `glyphs8` are vertices. The loss is that of [](21-frank-wolfe) on three of their tasks, with 25
 # training images per task. We start at their average. $D$ is exact. $L$ is the largest curvature over **all** points of the hull, so the curvature at the
 # average, along the hull, gives a lower estimate only.
 
@@ -534,8 +534,7 @@ display(
     Markdown(f"""
 The first gap is {first_gap:.2f} nats. The floor of Theorem 1 is at least {constant / 2:.1f}, and the bound
 1/√S falls below the first gap after {needed:.0f} steps at the earliest. D grows from {real_wide:.2f} to
-{by_tensor:.2f} with one oracle per tensor. The gap itself is useful, and so are the coefficients. The corrected soft
-step gives {100 * shares[targets].sum():.0f} % to the three target experts and
+{by_tensor:.2f} with one oracle per tensor. The corrected soft step gives {100 * shares[targets].sum():.0f} % to the three target experts and
 {100 * shares.drop([*targets, "start"]).sum():.0f} % to the five others.
 """)
 )

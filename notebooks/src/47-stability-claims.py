@@ -44,14 +44,14 @@ display(
 
 # %% [markdown]
 # The claims are those of {cite:t}`li2026unified`. T7, T8 and T10 are about the bound itself: whether it ranks settings as merges turn out, whether it chooses well, and
-# whether an expert's stability follows its law. T6 and T12 are about masks, T14 to T16 and T19 about what Remark 4 says that
-# other methods lower; of these the paper reports no measurement. The others are about scaling laws, from a sweep with five
+# whether an expert's stability follows its law. T6 and T12 are about masks, T14 to T16 about methods that Remark 4 explains, and
+# T19 about Theorem 2's penalty for unequal steps; the paper measures none of these. The others are about scaling laws, from a sweep with five
 # seeds; secondary checks have a second network.
 #
 # The [ledger](90-claims-ledger) says what a verdict is, and lists the claims of all five papers. In the figure each line is a primary check: the
 # black line is its bound, and an interval that lies wholly to its right speaks for the claim.
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "Primary checks, each with the interval that decides and in its own unit. Diamonds are the paper's figures, arrows where they lie beyond the scale; grey bands are what counts as equal.", "name": "fig-ledger-stability"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Primary checks, each with the interval that decides and in its own unit. The paper gives no figures to compare with; grey bands are what counts as equal.", "name": "fig-ledger-stability"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
 drawing.forest(table, checks)
 plt.show()
 

@@ -69,7 +69,7 @@ assert risks["bound", "printed"].min() > 2
 assert risks["bound", "repaired"].iloc[1] < 1 < risks["bound", "repaired"].iloc[0]
 assert risks["holds"].min().min() >= 0.95
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "Theorem 1 is true from two dimensions on; Theorem 4 as stated cannot be wrong, because its bound lies above every possible risk. Left, probability that a source is nearer to the optimum than half of a random start's squared distance, in a linear discriminant world of d dimensions, with the bound as stated, with the paper's variance of one coordinate, and the simpler corrected bound. Right, risk of a linear classifier on the target and its bounds, for losses of at most 1 (grey line); means of 200 draws and five seeds.", "name": "fig-proximal-bounds"}, "image": {"alt": "Left, the true probability rises to one; the stated bound lies just below it from two dimensions on and above it in one; the bound with one coordinate's variance is above the truth in one and two dimensions. Right, the stated bound stays above two; the corrected one falls below one at 300 examples; the true risk is 0.3."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Theorem 1 is true from two dimensions on; Theorem 4 as stated cannot be wrong, because its bound lies above every possible risk. Left, probability that a source's squared distance to the optimum is at most half that of random weights, in a linear discriminant world of d dimensions, with the bound as stated, with the paper's variance of one coordinate, and the simpler corrected bound. Right, risk of a linear classifier on the target and its bounds, for losses of at most 1 (grey line); means of 200 draws and five seeds.", "name": "fig-proximal-bounds"}, "image": {"alt": "Left, the true probability rises to one; the stated bound lies just below it from two dimensions on and above it in one; the bound with one coordinate's variance is above the truth in one and two dimensions. Right, the stated bound stays above two; the corrected one falls below one at 300 examples; the true risk is 0.3."}}
 looks = {
     "truth": ("truth", BLACK, "-"),
     "printed": ("as stated", VERMILION, "--"),
@@ -243,7 +243,7 @@ print("equal after growing:", torch.allclose(*grown, atol=1e-6))
 #
 # (proximal-nearer)=
 # **A nearer source can get less.** The second and third source lie on opposite sides of the target and cancel. The first one is as near
-# as any and adds nothing.
+# as the second and adds almost nothing.
 #
 # (proximal-singular)=
 # **A source equals the target.** Its row of $H$ is zero, so $H$ has no inverse. Appendix E asks for a numerical method there; Eq. 12 in
@@ -350,7 +350,7 @@ plt.show()
 # (proximal-atoms)=
 # **Total variation of samples.** Appendix D makes every example an atom. Two continuous samples share no atom, so every distance is 1
 # and all weights are equal. Bins fixed in advance correct this in few dimensions, and MMD in many. The table has the mean and standard deviation of
-# $\gamma_1$ from 400 samples of each distribution, for two Gaussians at distance 2 and mixtures of them:
+# $\gamma_1$ over ten seeds, with 400 samples of each distribution, for two Gaussians at distance 2 and mixtures of them:
 
 # %% tags=["remove-cell"]
 FRACTIONS, rows = (0.0, 0.25, 0.5, 0.75, 1.0), []
@@ -547,8 +547,8 @@ plt.show()
 display(
     Markdown(f"""
 The proximal start saves {saved[0]}, {saved[1]}, {saved[2]} and {saved[3]} steps to excess losses of 10⁻² to 10⁻⁵. The number still
-grows over these goals and approaches a constant below them, so it is a large fraction of the steps to an easy goal and a small one
-of the steps to a hard goal.
+grows over these goals and approaches a constant below them, so it is a smaller fraction of the steps to a harder goal: all of them to 10⁻²,
+{100 * saved[3] / steps["random"][3]:.0f} % to 10⁻⁵.
 """)
 )
 
@@ -557,7 +557,7 @@ of the steps to a hard goal.
 # **The probability of appendix C.** With $\alpha = \mu/2L$ and $\kappa = L/\mu$, Theorem 1 gives one source the probability
 # $1 - 2\kappa\, \mathbb E X/\mathbb E Y$ at least, which is nothing for $\kappa \ge \mathbb E Y/2\,\mathbb E X$. The appendix uses it for all $n$
 # sources at once, where the union bound gives $1 - 2n\kappa\, \mathbb E X/\mathbb E Y$, and omits the $n$. (With the best $\gamma \ge 0$ one source is enough,
-# because $\theta^P$ is not farther than the nearest.) The bounds for sources that are nearer by 20 on average:
+# because $\theta^P$ is not farther than the nearest.) The bounds for $\mathbb E Y = 20\, \mathbb E X$:
 
 # %% tags=["nbval-check-output"]
 for kappa in (1, 3, 10, round(smooth / PENALTY)):
@@ -643,6 +643,6 @@ for x in (0.01, 0.1, 1.0):
 #
 # ## Summary
 #
-# * Theorems 1 and 2 are true for linear models, Theorem 3 for Euclidean distances. None of them carries over to separately initialised networks.
+# * Theorem 1 is true for independent sources and $d \ge 2$, Theorem 2 for strongly convex losses, Theorem 3 for Euclidean distances. None of them carries over to separately initialised networks.
 # * Lemma 2 and the total variation of samples cannot provide the distances; MMD can.
-# * Theorem 4 becomes useful after four corrections.
+# * Theorem 4 becomes useful with the total variation of distributions instead of samples.

@@ -43,7 +43,7 @@ display(Markdown(f"**The {len(table)} claims of SAIL: {drawing.counted(table)}.*
 # %% [markdown]
 # The claims are those of {cite:t}`anonymous2025structured`. Five are decided at least in part on the paper's two spirals, with 30 seeds. What the sources see there can be
 # read in three ways, and the paper does not say whether they share their initial weights, so all six cases are primary. The
-# other claims are decided on GPTs, ResNets, diffusion models and Gaussians. Our GPTs are 140 to 320 times smaller than the
+# other claims are decided on GPTs, ResNets, perceptrons, diffusion models, texts and Gaussians. Our GPTs are 140 to 970 times smaller than the
 # paper's nanoGPT, except in {ref}`one run <text-full>`, our SiTs 400 times smaller than SiT-B/2, and our largest text model is 5,000 times smaller than OLMo-1B. A
 # speed-up is a bound where more than a fifth of the runs on one side never reach the loss in question, or reach it before the
 # first reading.

@@ -121,7 +121,7 @@ def test_only_primary_checks_decide() -> None:
     table, rows = judge([claim("A", checks)])
     assert table["verdict"].tolist() == ["holds"]
     assert rows["outcome"].tolist() == ["holds", "fails", "fails"]
-    assert table["ours"].tolist() == ["of 1 primary checks 1 hold"]
+    assert table["ours"].tolist() == ["of 1 primary check, 1 holds"]
 
 
 def test_only_a_missing_result_is_not_tested() -> None:
@@ -416,7 +416,7 @@ def test_entries_name_verdict_paper_and_every_check() -> None:
     assert summary[0].startswith(f"| {link} it helps | ● holds, 1 of 1 | it: 1.1 points [")
     assert summary[0].endswith("]; the paper: 9.0 | a ViT |")
     assert 'id="A"' in text
-    assert drawing.counted(table) == "holds 1"
+    assert drawing.counted(table) == "1 holds"
 
 
 def test_a_forest_draws_one_interval_per_primary_check() -> None:
