@@ -1,12 +1,8 @@
-"""How the book's figures look, and the charts that its chapters share.
+"""How the book's figures look, and the charts that its chapters share, in Okabe and Ito's colours.
 
-Every method keeps its colour and label in every figure. The colours are those of Okabe and Ito
-(2008), so no two that meet are told apart by red against green alone.
-
-A *look* is a text of the legend, a colour, and a format as in `Axes.plot`; ``looks`` has one for
-each group that is drawn, and ``by`` is the column, or columns, that tell groups apart. Rows of a
-summary have a ``mean``, and ``half_width`` or ``low`` and ``high``. Where ``upright``, names stand
-on the horizontal axis. Further arguments are those of `Axes.errorbar`, or of `Axes.plot`.
+A *look* is a text of the legend, a colour, and a format of `Axes.plot`; ``looks`` has one for each
+group of the column or columns ``by``. Summaries have ``mean``, and ``half_width`` or ``low`` and
+``high``. Where ``upright``, names stand on the horizontal axis. ``style`` is Matplotlib's.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -117,12 +113,7 @@ def method_looks(methods: Iterable[str]) -> dict[str, Look]:
 
 
 def accuracy_by_task(table: pd.DataFrame) -> Figure:
-    """Dot plot: one row per task, one dot per method, from a table of `compare`.
-
-    Rows are ordered by what the average keeps of the expert's accuracy, or the pretrained model
-    where no average is shown; the grey bar spans from the pretrained model to the expert, the gap
-    that merging has to close.
-    """
+    """A dot per task and method of `compare`; a bar from the pretrained model to the expert."""
     wide = table.pivot_table(index="task", columns="method", values="accuracy")
     kept = wide["average" if "average" in wide else "pretrained"] / wide["individual"]
     wide = wide.loc[kept.sort_values().index]
@@ -178,10 +169,9 @@ def forest(
     *,
     digits: int | None = None,
 ) -> None:
-    """Differences with both intervals, from top to bottom: thick over seeds, thin over tasks too.
+    """Differences with both intervals of `both_intervals`: thick over seeds, thin over tasks too.
 
-    Each set is from `both_intervals` and has its own marker. Colours are one for each row, or set
-    to colour. With ``digits`` the mean and the thin line's ends are written beside the last set.
+    Colours are one for each row, or set to colour; ``digits`` writes the last set's numbers.
     """
     for k, (name, rows) in enumerate(sets.items()):
         values = rows[["mean", "half_width", "low", "high"]].to_numpy()
@@ -312,10 +302,7 @@ def intervals(
     gap: float = 0.2,
     **style: Any,
 ) -> None:
-    """Means of a column with 95 % intervals across seeds, groups side by side ``at`` each name.
-
-    ``names`` are all of them in order, or name to what the axis calls it.
-    """
+    """Means of a column with 95 % intervals across seeds, groups side by side ``at`` each name."""
     named = names if names is not None else list(dict.fromkeys(table[at]))
     drawn = list(_groups(table[table[at].isin(list(named))], by, looks))
     for k, (look, rows) in enumerate(drawn):

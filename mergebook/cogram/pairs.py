@@ -1,8 +1,4 @@
-"""Two networks for the same classes that differ in their data, as CoGraM's paper has them.
-
-A seed draws a pair of data sets and trains networks A and B, from the same weights, as in federated
-learning, or each from its own. Their Fisher merge is what CoGraM starts from.
-"""
+"""Networks A and B for the same classes, from one start or two, that differ in their data."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -126,11 +122,7 @@ def draw_pairs(
 
 
 def digit_pair(seed: int, heterogeneous: bool, *, size: int = 1000) -> SyntheticPair:
-    """Real digits for two networks: A's are from MNIST, B's from MNIST, or else from USPS.
-
-    Pictures are averaged to 16 x 16 grey levels in -1..1, 256 features. Sizes as in
-    `synthetic_pair`: 1,000 examples each, 1,000 for validation and 2,000 for testing together.
-    """
+    """MNIST for A, and MNIST or USPS for B, as 16 x 16 grey levels in -1..1, 256 features."""
     train, validation, test = [], [], []
     for party, name in enumerate(("mnist", "usps" if heterogeneous else "mnist")):
         stored = load_arrays(name)

@@ -48,10 +48,9 @@ class Measurement:
 
 
 def measure(plan: Measurement, *, device: str = "cpu", jobs: int = 1) -> dict[str, Any]:
-    """The study's tables, each row with its ``seed``, and ``provenance``: a JSON-ready record.
+    """The study's tables, with ``seed``, and ``provenance``; runs in the cache are not repeated.
 
-    Runs that were measured before, by the same code on the same inputs, are read from the cache.
-    Where one fails, the others are measured all the same before its error is raised.
+    Where a run fails, the others are measured all the same before its error is raised.
     """
     runs, folder = plan.runs(device), cache_folder() / "studies"
     outcomes = sweep.map(runs, folder=folder, jobs=jobs)
@@ -102,7 +101,6 @@ def _said_once(made: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _stacked(records: Sequence[Mapping[str, Any]]) -> Tables:
-    """The tables of all records, one below the other."""
     tables: Tables = {}
     for record in records:
         for name, rows in record.items():

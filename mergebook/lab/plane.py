@@ -1,7 +1,4 @@
-"""Planes in the space of weights, with coordinates that keep all distances.
-
-Any model has a nearest point in a plane, its foot.
-"""
+"""Planes in the space of weights, with coordinates that keep all distances."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

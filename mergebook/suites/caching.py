@@ -20,8 +20,7 @@ def cached(
 ) -> dict[str, Tensor]:
     """The state dict in a file; if it is absent or damaged, made now and written there.
 
-    The file's metadata hold its own name, the key of all that made it (`origin`), and a hash of its
-    content. Another process that wants the file waits. A cache that holds it may be read-only.
+    Metadata hold the key of all that made it (`origin`), and a hash. Another process waits for it.
     """
     state, _ = _read_cached(file)  # files appear whole, so reading takes no lock
     if state is not None:

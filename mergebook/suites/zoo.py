@@ -1,8 +1,6 @@
 """The zoo: a backbone, one fine-tuned expert for each task, and the frozen heads.
 
-Every expert is one file in the cache, named by a hash of all that made it: data, backbone, recipe,
-seed. So suites that share a task share its expert, and a killed build loses only the expert it was
-at.
+Every expert is a file in the cache, named by a hash of all that made it, for all suites.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -78,11 +76,7 @@ def load_beginning(
 def make_heads(
     backbone: nn.Module, suite: Suite, recipe: Recipe | None = None, seed: int | None = None
 ) -> dict[str, nn.Module]:
-    """The frozen head of every task, as the suite's family makes them.
-
-    The recipe says how many examples stand behind a head, and the seed draws them; both are by
-    default the suite's. A suite whose heads come with its public experts is a ValueError.
-    """
+    """The frozen head of every task by the suite's family; ValueError if experts have them."""
     family = family_of(suite.name)
     seed = suite.seed if seed is None else seed
     return family.heads(backbone, suite, recipe or _recipe(family), seed)
@@ -161,7 +155,6 @@ def _expert(
 
 
 def _key(origin: Mapping[str, Any], task: Task, prompts: Sequence[str]) -> str:
-    """Hash of all that an expert depends on."""
     inputs = {
         **origin,
         "classes": len(task.class_names),

@@ -105,11 +105,9 @@ def tuned(
     examples: int = 32,
     split: Literal["train", "test"] = "train",
 ) -> Tables:
-    """Procedures on unlabelled inputs and rules, with settings chosen on validation data.
+    """Procedures on unlabelled inputs (the first of each task, all if 0 ``examples``) and rules.
 
-    ``examples`` are the first inputs of each task, all if 0. ``test``: rows of ``method``,
-    ``task``, ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``;
-    ``validation``: a row for each point of a procedure's grid.
+    Tables ``test``, ``chosen`` (on validation data), and ``validation``: the procedures' grids.
     """
     data = unlabelled(examples_of(zoo, examples or None, split))
     zoo = replace(zoo, heads={task: trainable(head) for task, head in zoo.heads.items()})

@@ -143,9 +143,7 @@ def together(load: Load) -> Iterator[Comparison]:
 def chained(load: Load) -> Iterator[Comparison]:
     """S18: of two sources, each link of the chain is larger for the same one as the link before.
 
-    Within a reading, over seeds: the difference of its two sources in one link against that in the
-    next. Secondary: the order of the three readings, which are three fixed points, in each seed.
-    Matched sources differ from those with own starts in the distance of parameters alone.
+    Secondary: the order of three fixed readings. Matched sources differ in the parameters alone.
     """
     table = load(spirals.chain)
     between: list[Comparison] = []

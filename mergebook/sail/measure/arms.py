@@ -1,9 +1,6 @@
 """Starts of a larger network compared (Anonymous, 2025, Table 2, Figures 3 and 5, section 4.5).
 
-Every start is trained on the target in one order. `arms` compares SAIL with all baselines, and with
-the nearest source alone. In `factorial` what has been learned, averaging and maps vary one by one.
-`starts_tuning` tries rates on seeds of its own; `mergebook.sail.read.tuning` reads them out. An arm
-resumes by itself if it is a point of its own (``--at only=SAIL``).
+`starts_tuning` tries rates on seeds of its own. An arm resumes by itself with ``--at only=SAIL``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -108,11 +105,7 @@ def factorial(
     longer: int = 3,  # times as many of scratch, which else reaches no loss of the others
     rates: Mapping[str, Sequence[float]] = {},  # by maps, or `SCRATCH`; else those of `FACTORIAL`
 ) -> Tables:
-    """Loss on the way from the start of every cell of `CELLS` that the transfer allows.
-
-    ``curves`` and ``costs`` are those of `arms`, with a cell's ``sources``, ``start`` and ``maps``
-    in place of ``arm``.
-    """
+    """`arms` for every cell of `CELLS`: ``sources``, ``start`` and ``maps`` in place of ``arm``."""
     pairs = {kind: Sources(transfer, kind, size) for kind in KINDS.values()}
     usual: dict[str, Sequence[float]] = {**FACTORIAL.get(transfer.name, {}), **rates}
     trials: list[Trial] = []
@@ -141,10 +134,7 @@ def starts_tuning(
     steps: int = 1000,
     rates: Sequence[Sequence[float]] = (),  # the grid, each the fields of `Rates`; or the usual
 ) -> Tables:
-    """Loss on the way from some starts, at every rate of a grid.
-
-    ``curves`` of `arms`, with the fields of `Rates`.
-    """
+    """``curves`` of `arms` from some starts at every rate of a grid, with the fields of `Rates`."""
     check_tuning(transfer.seed)
     pair = Sources(transfer, start, size)
     tried = {name: arm._replace(weights="theorem") for name, arm in MAPS.items()} | ARMS

@@ -1,7 +1,6 @@
 """What growing keeps, and what learning its maps buys (Anonymous, 2025, section 4.1, appendix F).
 
-Data are cut into three random parts of one law. Two small networks learn on D_1 and D_2, a larger
-one is grown from them and trained on D*. LiGO (Wang et al., 2023) is a map of one source, learned.
+Two small networks learn on random parts D_1 and D_2 of the data, a larger one on D*.
 """
 
 import copy
@@ -125,19 +124,15 @@ def kept(
 ) -> Tables:
     """Share of a source's learning that a larger network begins with, by scheme and family.
 
-    The share is (random − loss)/(random − source), of losses on D*'s law; ``random`` is that of the
-    larger network at its random start. Maps are learned on D*, so they may get above 1. What they
-    cost is given to the plain start as further steps of training, then both are compared.
-
-    ``starts``: rows of ``family``, ``grown`` (`GROWN`), ``width`` and ``depth`` (schemes; empty
-    where nothing is wider, or deeper), ``sources`` (``one``; or two that share their initial
-    weights, ``shared``, or have their ``own``; averaged evenly, with statistics of batch norms
-    recalibrated), ``mode`` (``grown``: as `grow` gives it; ``alone``, ``joint``: learned), ``loss``
-    and ``kept``. ``trained``: the learned ones again, with the ``rate`` of maps (of the first
-    source's, where each has its own), ``flops`` (of learning at that rate), ``extra`` (steps of
-    training that cost as much), ``after`` (loss after at most `FURTHER` steps), and ``plain``
-    (after at most `FURTHER` + ``extra``, from one source grown by ``mean`` and ``identity``, or
-    ``stack`` where no layer can be closed). Losses in nats.
+    It is (random − loss)/(random − source) on D*'s law. Maps are learned on D*, so they may get
+    above 1; what they cost is given to the plain start as further steps, then both are compared.
+    ``starts``: rows of ``family``, ``grown`` (`GROWN`), ``width`` and ``depth`` (schemes, empty
+    where not used), ``sources`` (``one``; two with ``shared`` or ``own`` initial weights,
+    averaged), ``mode`` (``grown``, or learned ``alone`` or ``joint``), ``loss`` (nats) and
+    ``kept``. ``trained``, of the learned ones: ``rate`` of maps, ``flops`` of learning them,
+    ``extra`` steps that cost as much, losses ``after`` `FURTHER` steps, and ``plain``, after
+    `FURTHER` + ``extra`` steps from one source grown by ``mean`` and ``identity``, or ``stack``
+    where no layer can be closed.
     """
     tables: Tables = {"starts": [], "trained": []}
     for family, build in ground.builds.items():
@@ -166,11 +161,9 @@ def kept_scratch(
     steps: int = 120,  # of training from scratch
     only: Sequence[str] = (),  # families, by default all of the ground
 ) -> Tables:
-    """Fraction of a source's learning that larger networks reach from their random start.
+    """The control of `kept`: the ``curve`` of training from scratch, by family and `GROWN`.
 
-    The control of `kept`, with its data, sources and random starts. ``curve``: rows of ``family``,
-    ``grown`` (`GROWN`), ``step``, ``rate``, ``loss`` (nats, on ``judge``) and ``kept``, which is
-    (random − loss)/(random − source).
+    With ``step``, ``rate``, ``loss`` (nats) and ``kept``, (random − loss)/(random − source).
     """
     rows: list[dict[str, Any]] = []
     stops = range(EVERY, steps + 1, EVERY)

@@ -1,8 +1,4 @@
-"""The ground of the study of diffusion: latents of a task's pictures, and who judges drawn ones.
-
-A SiT learns an autoencoder's latents, aligned to the tokens of the suite's backbone by REPA, or to
-f_P's, which has learned them from latents. The judge is the task's expert.
-"""
+"""Latents of a task's pictures, which a SiT learns, and the expert that judges drawn pictures."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence

@@ -106,7 +106,6 @@ class Sources:
 
     @cached_property
     def nets(self) -> list[nn.Module]:
-        """Both sources, trained when they are first needed."""
         return [self.transfer.source("shared", 0), self.transfer.source(self.kind, 1)]
 
     def allowed(self) -> list[str]:

@@ -1,8 +1,6 @@
-"""What is compared of Remark 4 of the stability framework (Li et al., 2026): T14 to T16 and T19.
+"""Remark 4 of the stability framework (Li et al., 2026): T14 to T16, and T19, Theorem 2's χ² κ².
 
-The remark explains methods by terms of the bound that they lower. Each claim asks whether a method
-does lower what it is said to lower, and whether the merge gains. T19 is about Theorem 2's χ² κ².
-The bound is about loss: checks of loss decide about merges, those of accuracy are secondary.
+Does a method lower the term that it is said to lower, and does the merge's loss gain?
 """
 
 from collections.abc import Iterator

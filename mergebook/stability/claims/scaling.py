@@ -1,10 +1,7 @@
 """What the stability framework's claims on measured merges compare: T1 to T5 and others.
 
-All read one sweep, a small vision transformer with Adam on eight tasks, where each parameter is
-changed while the others are usual; some read others as well. What is best is chosen on the other
-seeds, among values that leave one to compare with: on validation examples where a result holds them
-(the average of the transformer on eight tasks), otherwise on test examples. The bound is about
-loss, so that loss is primary, and accuracy is secondary.
+All read one sweep, each parameter while the others are usual. What is best is chosen on the other
+seeds, on validation examples where a result holds them, otherwise on test examples.
 """
 
 import math
@@ -279,10 +276,7 @@ def explosion(load: Load) -> Iterator[Comparison]:
 
 
 def trends(load: Load) -> Iterator[Comparison]:
-    """T11: whether a sparsifying rule changes with the average as often as a linear one does.
-
-    All merges of the same experts agree more often than by chance: that is no null hypothesis.
-    """
+    """T11: whether a sparsifying rule follows the average as often as a linear one does."""
     for net, value in product((VIT, FOURTEEN), UNITS):
         table = load(net.result, "merged")
         follow = {name: sweep.agreement(table, name, value) for name in OTHERS}

@@ -1,13 +1,8 @@
 """How merges depend on their experts' training: steps, rate, batch, data, and number of tasks.
 
-The measurements of the stability framework (Li et al., 2026, Figures 1 to 9), on training examples
-as well, so that optimisation and generalisation can be told apart. Experts are trained at a
-constant rate, so that one training serves every K, every group of tasks and every method. A run is
-one setting with one seed; heads, test examples and groups are the same in all settings of a seed.
-
-`repeats` is the control to the law of the number of tasks (V-B5): does merging more experts hurt by
-itself? Experts of one task, with one head, differ in the order and in the half of the rows that
-they see; beside them stand experts of different tasks, judged on the same task.
+Li et al. (2026, Figures 1 to 9), on training examples as well. Rates are constant, so one training
+serves every K and merge; heads, test examples and groups are the same in all settings of a seed.
+`repeats` is the control to V-B5: does merging more experts hurt by itself?
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,13 +105,11 @@ class Sweep:
 def scaling(zoo: Zoo, **settings: Any) -> Tables:
     """Experts and merges of one setting, after several numbers of steps; settings: `Sweep`.
 
-    Rows with the setting's ``learning_rate``, ``batch_size`` and ``share``, with ``steps``,
-    ``task``, and on test examples ``accuracy`` (0..1) and ``loss`` (nats), and ``train_accuracy``
-    and ``train_loss``. ``experts`` (of 0 steps: the pretrained model, on every task), ``merged``
-    and ``joint``, what `multitask` reaches, have validation columns, too. ``merged`` have
-    ``method`` and ``group``, ``counts`` have ``method`` and ``count``; both have ``distance``, ‖θ −
-    θ_0‖, as experts have. ``stopped`` are averages of experts that each stopped at the checkpoint
-    with its least validation loss; ``steps`` is of the task's own.
+    By setting, ``steps`` and ``task``, ``accuracy`` (0..1) and ``loss`` (nats) on test examples,
+    ``train_…`` and in ``experts`` (0 steps: the pretrained model), ``merged`` and ``joint``
+    (`multitask`) validation columns. ``merged`` is by ``method`` and ``group``, ``counts`` by
+    ``method`` and ``count``, with ``distance`` ‖θ − θ_0‖. ``stopped``: averages of experts that
+    each stopped at least validation loss; ``steps`` is the task's own.
     """
     plan, names = Sweep(**settings), list(zoo.suite.tasks)
     plan.check(len(names))
@@ -255,8 +248,7 @@ def repeats(
 ) -> Tables:
     """Averages of ever more experts of one task, and of different tasks, judged on that task.
 
-    ``test``: rows of ``task``, ``kind`` (``same`` or ``different`` tasks; the judged task's expert
-    is in both), ``count``, ``accuracy`` (0..1) and ``loss`` (nats).
+    ``kind`` is ``same`` or ``different``; the judged task's expert is in both.
     """
     names = list(zoo.suite.tasks)
     if max(counts) > len(names):

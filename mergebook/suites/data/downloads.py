@@ -1,7 +1,4 @@
-"""Sets that torchvision can download, each as two streams of (picture, label) and class names.
-
-`SOURCES` maps a set's name to a function of the download folder.
-"""
+"""Sets that torchvision can download, each as two streams of (picture, label) and class names."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

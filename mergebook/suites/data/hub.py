@@ -1,9 +1,7 @@
 """Models and data sets of the Hugging Face hub, or folders on this machine that look like them.
 
-A name that is an existing path is taken from there and nothing is downloaded. A name on the hub may
-say a revision, ``NAME@REVISION``, a commit, tag or branch. Weights are checked against the model
-that is to carry them: a checkpoint of another architecture is refused, where transformers would
-quietly start from random weights. No code that comes with a model or a data set is ever run.
+An existing path is taken, nothing downloaded; a name may say ``NAME@REVISION``. A checkpoint of
+another architecture is refused. No code that comes with a model or a data set is ever run.
 """
 
 import os
@@ -58,10 +56,7 @@ def read_tokenizer(folder: Path) -> Any:
 
 
 def read_part(folder: Path, prefix: str, like: StateDict) -> dict[str, Tensor]:
-    """Those tensors of a checkpoint whose names start with `prefix`, of the dtypes of `like`.
-
-    A checkpoint of that part alone may leave the prefix out, as transformers 5 does.
-    """
+    """Tensors under `prefix`, as dtypes of `like`; a checkpoint of that part alone may lack it."""
     stored = Checkpoint(folder)
     bare = not any(key.startswith(prefix) for key in stored)
     names = {f"{prefix}{key}" if bare else key: key for key in stored}
@@ -75,10 +70,7 @@ def read_part(folder: Path, prefix: str, like: StateDict) -> dict[str, Tensor]:
 
 
 def zoo_of_files(suite: Suite, network: nn.Module, folder: Path, start: str, prefix: str) -> Zoo:
-    """A zoo without heads: a pretrained network from a folder, and experts by `read_part`.
-
-    What their folders, or their names on the hub, are called is `start` and the task's name.
-    """
+    """A zoo without heads: a pretrained network, and experts named `start` and the task."""
     files = {task: fetch(f"{start}{task}") for task in suite.tasks}
     pretrained = {key: value.clone() for key, value in network.state_dict().items()}
     experts = {}
@@ -104,8 +96,7 @@ def load_data(
 ) -> Any:
     """One split of a task's data set, from the folder ``ROOT/TASK`` if there is one, else the hub.
 
-    That folder, by default below ``MERGELIB_DATA``, may have any layout that
-    ``datasets.load_dataset`` understands: pictures in ``train/CLASS/``, ``train.jsonl``, parquet …
+    The folder, by default below ``MERGELIB_DATA``, may be all that ``datasets.load_dataset`` reads.
     """
     import datasets
     from datasets import load_dataset
@@ -131,5 +122,4 @@ def load_data(
 
 
 def _line(error: Exception) -> str:
-    """An error's message in one line."""
     return " ".join(str(error).split()) or type(error).__name__
