@@ -109,8 +109,7 @@ def demo(
 ) -> None:
     """Fine-tune experts from the shipped backbone, merge them four ways, and compare.
 
-    Writes TABLE.csv and FIGURE.png, named after the suite. The experts are cached: a second run
-    only merges and evaluates.
+    Writes TABLE.csv and FIGURE.png, named after the suite. The experts are cached.
     """
     import matplotlib as mpl
 

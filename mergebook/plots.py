@@ -1,8 +1,7 @@
 """How the book's figures look, and the charts that its chapters share, in Okabe and Ito's colours.
 
 A *look* is a text of the legend, a colour, and a format of `Axes.plot`; ``looks`` has one for each
-group of the column or columns ``by``. Summaries have ``mean``, and ``half_width`` or ``low`` and
-``high``. Where ``upright``, names stand on the horizontal axis. ``style`` is Matplotlib's.
+group of the column or columns ``by``. Where ``upright``, names stand on the horizontal axis.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -54,10 +54,7 @@ BASES = (*MERGED, "frank_wolfe")
 
 @study()
 def granular(zoo: Zoo, *, examples: int = 10, bases: Sequence[str] = BASES) -> Tables:
-    """CoGraM after data-free merges and Frank-Wolfe, layer by layer, with and without rollback.
-
-    ``method`` is ``none``, ``cogram`` or ``cogram, rolled back``; ``base`` is the merge before.
-    """
+    """CoGraM, layer by layer, after each ``base``, with and without rollback."""
     data = comparison.examples_of(zoo, examples)
     grids = {name: grid for name, grid in MERGED.items() if name in bases}
     chosen = {name: comparison.choose_wide(zoo, name, grid)[0] for name, grid in grids.items()}
@@ -152,11 +149,7 @@ def feature_scale(
     scales: Sequence[float] = (0.3, 1.0, 3.0),
     steepnesses: Sequence[float] = (1.0, 5.5, 20.0, 100.0),
 ) -> Tables:
-    """CoGraM over layers on features that are shifted and scaled before anything is trained.
-
-    ``test``: rows of ``data``, ``start``, ``offset``, ``scale``, ``method``, ``prototypes``,
-    ``steepness``, ``iterations`` and ``accuracy`` (0..1); ``chosen``: which network is better.
-    """
+    """CoGraM over layers on features that are shifted and scaled before anything is trained."""
     rows, chosen = [], []
     for offset, scale in product(offsets, scales):
         change = partial(shifted, offset=offset, scale=scale)

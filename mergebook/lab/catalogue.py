@@ -65,10 +65,7 @@ def planned(name: str, suite: str | None = None) -> Measurement:
 
 
 def stale_results(folder: Path) -> dict[str, str]:
-    """File name to why its numbers may differ from what its entry measures today.
-
-    Hashes of code are coarse, and differ between minor versions of Python.
-    """
+    """File name to why its numbers may differ from what its entry measures today."""
     known = entries()
     reasons = {}
     for file in sorted(folder.glob("*.json")):

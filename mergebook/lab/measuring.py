@@ -48,10 +48,7 @@ class Measurement:
 
 
 def measure(plan: Measurement, *, device: str = "cpu", jobs: int = 1) -> dict[str, Any]:
-    """The study's tables, with ``seed``, and ``provenance``; runs in the cache are not repeated.
-
-    Where a run fails, the others are measured all the same before its error is raised.
-    """
+    """The study's tables and ``provenance``; if a run fails, the others are measured first."""
     runs, folder = plan.runs(device), cache_folder() / "studies"
     outcomes = sweep.map(runs, folder=folder, jobs=jobs)
     failures = [outcome.error for outcome in outcomes if outcome.error is not None]

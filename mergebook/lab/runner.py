@@ -1,7 +1,6 @@
-"""Studies and their runs.
+"""A study is a function that returns tables; its keyword-only parameters are its settings.
 
-A study is a function that returns tables, lists of rows; its keyword-only parameters are its
-settings. A `Run` is a study on one suite, seed and choice of settings: what is cached, resumed.
+A `Run` is a study on one suite, seed and choice of settings: what is cached, and resumed.
 """
 
 import inspect

@@ -1,7 +1,6 @@
 """Two spirals, sources that saw a part of them, and many small networks trained as one.
 
-SAIL's appendix K says of D_1 "the first 40 % of the training data" and "exclusively from the first
-spiral", and gives no size, turns or noise: so there are several readings.
+SAIL's appendix K gives no size, turns or noise, and two readings of what D_1 has seen.
 """
 
 import math

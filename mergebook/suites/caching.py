@@ -18,10 +18,7 @@ VERSION = 1  # of what cached files mean; raise it to leave old caches behind
 def cached(
     file: Path, make: Callable[[], Mapping[str, Tensor]], origin: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """The state dict in a file; if it is absent or damaged, made now and written there.
-
-    Metadata hold the key of all that made it (`origin`), and a hash. Another process waits for it.
-    """
+    """The state dict in a file of this origin; if it is absent or damaged, made and written now."""
     state, _ = _read_cached(file)  # files appear whole, so reading takes no lock
     if state is not None:
         return state

@@ -1,7 +1,4 @@
-"""The zoo: a backbone, one fine-tuned expert for each task, and the frozen heads.
-
-Every expert is a file in the cache, named by a hash of all that made it, for all suites.
-"""
+"""The zoo: a backbone, one fine-tuned expert for each task, and the frozen heads."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

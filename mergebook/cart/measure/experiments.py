@@ -30,10 +30,7 @@ COUNTS = (2, 4, 8, 12, 16, 20)
 def baselines(
     zoo: Zoo, *, methods: str | Sequence[str] | None = None, grids: Mapping[str, Grid] = FIRST_GRIDS
 ) -> Tables:
-    """Methods with hyperparameters chosen on validation data, judged on test data.
-
-    ``chosen``: one row of settings; ``validation``: each grid point; ``test``: rows of `compare`.
-    """
+    """Rules with hyperparameters chosen on ``validation`` data, judged on ``test`` data."""
     settings, searched = {}, []
     methods = [methods] if isinstance(methods, str) else methods or tuple(grids)
     for method in methods:
@@ -119,8 +116,7 @@ def compression(
     """Experts given back by each compression, judged on their own tasks, and their storage.
 
     TALL masks get each task's ``mask_scale`` from validation data, by accuracy, or for texts by
-    loss. ``test`` and ``storage``: rows of ``method``, ``setting``, ``rest`` (of CART-Indexing;
-    results without it have the average); ``chosen``: rows of ``method`` and ``settings``.
+    loss. ``rest`` is empty but for CART-Indexing; results from before it have the average.
     """
     settings: list[tuple[str, str, dict[str, Any]]] = [("emr", "", {})]
     masks = {base: _best_masks(zoo, base, mask_scales) for base in ("task_arithmetic", "ties")}
@@ -184,11 +180,7 @@ def adaptation(
 
 @study()
 def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int = 300) -> Tables:
-    """AdaMerging's coefficients on CART: learned by entropy of test inputs, and from labels.
-
-    ``test``: rows of ``method`` (``cart``, or the loss), learning ``rate`` (0 for CART), ``task``,
-    ``accuracy`` and ``loss``; ``chosen``: a row of ``method`` and ``settings``.
-    """
+    """CART with coefficients of AdaMerging: learned by entropy of test inputs, and from labels."""
     best = lab.choose_wide(zoo, "cart", ADAPTED["cart"])[0]
     merged = lab.merge_zoo("cart", zoo, **best)
     rows = [{"rate": 0, **row} for row in lab.judged(zoo, "cart", merged)]

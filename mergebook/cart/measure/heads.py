@@ -1,7 +1,4 @@
-"""Merged models under heads that are fitted to their own features, beside the frozen heads.
-
-The frozen head is made of pretrained features, so a merge can lose accuracy by not fitting it.
-"""
+"""Merged models under heads that are fitted to their own features, beside the frozen heads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -138,8 +135,7 @@ def label_budget(
     """What to do with a number of labelled training examples of each task; 0 stands for all.
 
     At most ``tuned`` of them choose CART's hyperparameters; all train the coefficients of CART's
-    task vectors, and one model on all tasks. Returns ``chosen`` and ``test`` of `fresh_heads`, with
-    ``budget``.
+    task vectors, and one model on all tasks. Tables of `fresh_heads`, with ``budget``.
     """
     tables: Tables = {"chosen": [], "test": []}
     grids: dict[str, Grid] = {"tsv": {}, "cart": grid}

@@ -33,10 +33,7 @@ def surface(
     inputs: int = 40,
     pictures: int = 100,
 ) -> Tables:
-    """Accuracy over rank and scale, centred (CART) and not, and what `told` says without labels.
-
-    ``distance`` in ``test`` is ‖θ − θ_avg‖ over the mean ‖θ_t − θ_avg‖.
-    """
+    """Accuracy over rank and scale, ``distance`` from the average, and what `told` says."""
     generator = torch.Generator().manual_seed(zoo.suite.seed)
     names = list(zoo.suite.tasks)
     grids: dict[str, Grid] = {

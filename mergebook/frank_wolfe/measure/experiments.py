@@ -1,7 +1,4 @@
-"""Studies of FW-Merging: what data buys, what it costs, and pools of experts (appendix C.4).
-
-Calibration examples are the first of each task's training split, whose order is random.
-"""
+"""Studies of FW-Merging: what data buys, what it costs, and pools of experts (appendix C.4)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -109,10 +106,7 @@ def language(zoo: Zoo, *, examples: int = 20, steps: int = 4) -> Tables:
 
 @study()
 def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5) -> Tables:
-    """Accuracy against the number of labelled ``examples`` of each task, 0 for the whole split.
-
-    Frank-Wolfe against multi-task training on the same examples, for as many steps at every size.
-    """
+    """Accuracy by ``examples`` per task, 0 for all, against multi-task training on the same."""
     best = lab.choose_wide(zoo, "cart", ADAPTED["cart"])[0]
     start = lab.merge_zoo("cart", zoo, **best)
     common = {"steps": steps, "tolerance": lab.TOLERANCE}

@@ -1,7 +1,6 @@
 """Does Frank-Wolfe contribute? Coefficients learned on experts that its oracle picks, and others.
 
-The authors' code picks an expert for each target by a cosine, and learns a free coefficient for
-each of its tensors by Adam. Picks, constraint and number of coefficients vary here one by one.
+The authors' code picks an expert for each target by a cosine, and learns each tensor's coefficient.
 """
 
 from collections.abc import Mapping, Sequence

@@ -203,8 +203,7 @@ def fading(load: Load) -> Iterator[Comparison]:
 def ahead(load: Load) -> Iterator[Comparison]:
     """S6: final loss of every baseline less that of SAIL; secondary at equal cost, and its speed.
 
-    The paper's table has scratch, LiGO and both soups, after equal training, so that account A
-    decides. The greedy soup is the nearest source alone in every seed, and counts once.
+    Account A decides, as in the paper's table. The greedy soup is the nearest source alone.
     """
     table = load(arms.starts)
     for words, cell, rows in _cells(load(arms.finished)):

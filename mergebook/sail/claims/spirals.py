@@ -141,10 +141,7 @@ def together(load: Load) -> Iterator[Comparison]:
 
 
 def chained(load: Load) -> Iterator[Comparison]:
-    """S18: of two sources, each link of the chain is larger for the same one as the link before.
-
-    Secondary: the order of three fixed readings. Matched sources differ in the parameters alone.
-    """
+    """S18: of two sources, each link of the chain is larger for the one of the link before."""
     table = load(spirals.chain)
     between: list[Comparison] = []
     names = {"data": "data distance", "parameters": "parameter distance"}

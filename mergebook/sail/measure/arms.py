@@ -1,7 +1,4 @@
-"""Starts of a larger network compared (Anonymous, 2025, Table 2, Figures 3 and 5, section 4.5).
-
-`starts_tuning` tries rates on seeds of its own. An arm resumes by itself with ``--at only=SAIL``.
-"""
+"""Starts of a larger network compared (Anonymous, 2025, Table 2, Figures 3 and 5, section 4.5)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple

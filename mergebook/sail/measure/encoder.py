@@ -1,7 +1,4 @@
-"""A pretrained sentence encoder, grown and not trained (Anonymous, 2025, Eqs. 8 and 9).
-
-With layer norms in the residual stream, fewer maps keep its function than in the branches.
-"""
+"""A pretrained sentence encoder, grown and not trained (Anonymous, 2025, Eqs. 8 and 9)."""
 
 import copy
 from typing import cast

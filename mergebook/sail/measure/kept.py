@@ -1,7 +1,4 @@
-"""What growing keeps, and what learning its maps buys (Anonymous, 2025, section 4.1, appendix F).
-
-Two small networks learn on random parts D_1 and D_2 of the data, a larger one on D*.
-"""
+"""What growing keeps, and what learning its maps buys (Anonymous, 2025, section 4.1, app. F)."""
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -161,10 +158,7 @@ def kept_scratch(
     steps: int = 120,  # of training from scratch
     only: Sequence[str] = (),  # families, by default all of the ground
 ) -> Tables:
-    """The control of `kept`: the ``curve`` of training from scratch, by family and `GROWN`.
-
-    With ``step``, ``rate``, ``loss`` (nats) and ``kept``, (random − loss)/(random − source).
-    """
+    """The control of `kept`: the ``curve`` of training from scratch, by family and `GROWN`."""
     rows: list[dict[str, Any]] = []
     stops = range(EVERY, steps + 1, EVERY)
     for family in only or ground.builds:

@@ -21,9 +21,8 @@ EXAMPLES, DRAWS = (100, 300, 1000, 3000), 200  # n of each; draws of each n
 def risk(seed: int) -> Tables:
     """Theorem 4, printed and repaired, for linear classifiers ‖w‖ ≤ 2 of two Gaussians, per n.
 
-    ``bounds``: rows of ``examples``, ``form`` (``printed`` lacks λ), ``bound``, ``truth`` (the risk
-    of the empirically best w, C = 1), and shares of draws where it ``holds`` for all w, ``tells``:
-    is < C.
+    ``truth`` is the risk of the empirically best w; ``holds`` and ``tells`` are shares of draws, in
+    which the bound holds for every w, and lies below C = 1.
     """
     generator = torch.Generator().manual_seed(seed)
     angles = torch.arange(64) / 64 * 2 * math.pi

@@ -1,7 +1,4 @@
-"""More than two sources, checkpoints of one training, a larger source (Anonymous, 2025, App. I).
-
-The paper's Table 2 has three checkpoints of one training and a larger network as sources.
-"""
+"""More than two sources, checkpoints of one training, a larger source (Anonymous, 2025, App. I)."""
 
 from functools import partial
 from typing import Any

@@ -134,9 +134,7 @@ def cross_corpus(
 ) -> Tables:
     """The sweep for sources of two thirds of one text and another text as target (Figure 2d).
 
-    Tables of `gamma_sweep` with ``target``; ``arms`` has ``method``: ``theorem`` (γ_1 by MMD² in
-    0..1), ``nearest source``, ``uniform``, ``scratch``. ``costs``: FLOPs of a step, distances, a
-    source.
+    Tables of `gamma_sweep` with ``target``; ``arms``, by ``method``, and ``costs`` in FLOPs.
     """
     corpus = _corpus(source, start, 100)
     thirds = mean_thirds(corpus.blocks[corpus.texts[0]])
@@ -160,10 +158,7 @@ def cross_corpus(
 
 @study(load=texts_of)
 def text_nearness(source: Texts) -> Tables:
-    """Squared distances to an optimum of D_t of sources (``parameters``) and of ``random`` weights.
-
-    The optimum of thirds begins where sources share their ``start``, else apart.
-    """
+    """Squared distances of sources and of random weights to an optimum of D_t."""
     corpus = training.load_corpus(source)
     first, second, target = (corpus.parted(rows).train for rows in mean_thirds(corpus.blocks))
     random = corpus.model("random").state_dict()

@@ -1,7 +1,4 @@
-"""The ground of SAIL's studies in text: models of parts D_1 and D_2, averaged, trained on D_t.
-
-One half of a stretch that no training saw chooses γ, the other half judges the choice.
-"""
+"""The ground of SAIL's studies in text: models of parts D_1 and D_2, averaged, trained on D_t."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

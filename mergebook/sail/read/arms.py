@@ -73,9 +73,8 @@ def _loaded(results: Sequence[str], part: str) -> pd.DataFrame:
 def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
     """Every arm by its steps to goals (`steps_of`), its FLOPs, and its losses at scratch's cost.
 
-    A row per ``modality``, ``target``, seed, start, size and ``arm``; ``loss`` (nats), ``choose``
-    and ``accuracy`` (0..1) are by account B, on straight lines, or at the end of an arm that spent
-    less.
+    ``loss`` (nats), ``choose`` and ``accuracy`` (0..1) are by account B, on straight lines between
+    readings, or at the end of an arm that has spent less.
     """
     rows = []
     for names, cell in curves(results).groupby(_CELL):

@@ -129,9 +129,8 @@ def _read(run: pd.DataFrame) -> tuple[_Curve, Costs]:
 def effects(account: str = "B") -> pd.DataFrame:
     """What each factor does to the loss at equal cost (nats), with the others averaged over.
 
-    ``effect`` by ``factor``: ``merging``, two sources less one; ``maps`` less mean padding;
-    ``start``, own less shared, and matched less as they are. Only maps that all have at this cost
-    count.
+    Of ``merging``, two sources less one; of ``maps``, less mean padding; of ``start``, own less
+    shared, and matched less own. Only maps that all have at this cost count.
     """
     table = ends()
     table = table[table["sources"] > 0]

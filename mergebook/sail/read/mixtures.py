@@ -28,9 +28,8 @@ def perceptron_shares(
 ) -> pd.DataFrame:
     """The chain for small perceptrons trained on D_1, on D_2, and on every D* of ``shares``.
 
-    Per ρ the best γ_1 in ``parameters`` (nearest to θ*), in ``loss`` and ``trained`` (before and
-    after retraining), and squared distances of ``nearest_source``, ``random`` and ``normal``
-    weights to θ*.
+    Per ρ the best γ_1 in ``parameters`` (nearest to θ*), ``loss`` and ``trained`` (after
+    retraining), and squared distances to θ*: ``nearest_source``, ``random``, ``normal``.
     """
     check_choice("start", start, STARTS)
     generator = torch.Generator().manual_seed(seed)

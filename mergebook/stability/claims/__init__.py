@@ -1,7 +1,4 @@
-"""The claims of the stability framework (Li et al., 2026), in order of their numbers.
-
-The bound is about loss: checks of loss decide, those of accuracy are secondary.
-"""
+"""The claims of the stability framework (Li et al., 2026); as its bound, they are about loss."""
 
 from mergebook.ledger import read_claims
 from mergebook.stability.claims import bound, remedies, scaling, variance

@@ -1,7 +1,4 @@
-"""Remark 4 of the stability framework (Li et al., 2026): T14 to T16, and T19, Theorem 2's χ² κ².
-
-Does a method lower the term that it is said to lower, and does the merge's loss gain?
-"""
+"""Remark 4 of the stability framework (Li et al., 2026): T14 to T16, and T19, Theorem 2's χ² κ²."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,4 @@
-"""The explorer of chapter 43: sliders that redraw exact errors and bounds in a reader's browser.
-
-A script replaces the static figure and table of `assets/explorer.html`: `terms` along shared axes.
-"""
+"""The explorer of chapter 43: sliders that redraw exact errors and bounds in a reader's browser."""
 
 import base64
 import io

@@ -246,10 +246,7 @@ def repeats(
     learning_rate: float = 4e-4,  # of Adam, constant, without decay
     batch_size: int = 32,
 ) -> Tables:
-    """Averages of ever more experts of one task, and of different tasks, judged on that task.
-
-    ``kind`` is ``same`` or ``different``; the judged task's expert is in both.
-    """
+    """Averages of ever more experts of one task, and of different tasks, judged on that task."""
     names = list(zoo.suite.tasks)
     if max(counts) > len(names):
         raise ValueError(f"{max(counts)} experts to merge, but there are {len(names)} tasks")

@@ -69,8 +69,7 @@ def totals(start: Start, plan: Training) -> dict[str, float]:
     """What each of `GUIDES` says of a merge with equal steps and weights; the least loss is 0.
 
     ``printed`` is Theorem 3 with its own √(T/K) in ε and γ = 1; ``theorem_3`` has the rate of
-    ``plan``, ``best_gamma`` γ* besides; ``repaired`` has the factor of convex losses, which favours
-    it.
+    ``plan``, ``best_gamma`` γ* besides; ``repaired`` is for convex losses, which favours it.
     """
     known, smooth = start.losses, start.losses.smoothness
     pl = pl_constant(torch.tensor([start.loss]), torch.tensor([start.squared]), smooth)
@@ -230,10 +229,7 @@ def predicted(known: Mapping[int, Start], *, noise_share: float = 0.0) -> pd.Dat
 def costs(
     merged: pd.DataFrame, experts: pd.DataFrame, swept: Mapping[str, Any], known: Mapping[str, Any]
 ) -> pd.DataFrame:
-    """Computations before a choice, with all data as in `regrets`: counts by seed.
-
-    Single ``gradients``, Hessian ``products`` (at most), ``merges``, examples judged (``forward``).
-    """
+    """Computations before a choice: gradients, Hessian products, merges, examples judged."""
     seeds, tasks = merged["seed"].nunique(), experts["task"].nunique()
     rows = merged[(merged["method"] == "average") & (merged["share"] == 1)]
     trained = experts[(experts["share"] == 1) & (experts["steps"] > 0)]

@@ -1,7 +1,4 @@
-"""What chapters 40 and 43 to 45 compute on quadratic tasks: exact errors, and bounds, of merges.
-
-A *setting* is a rate η, steps K and a batch size b of all experts; a seed draws the family.
-"""
+"""What chapters 40 and 43 to 45 compute on quadratic tasks: exact errors, and bounds, of merges."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,10 +80,7 @@ def constants(tasks: Quadratics) -> bounds.Losses:
 
 
 def totals(tasks: Quadratics, plan: Training) -> dict[str, float]:
-    """`TOTALS`: the exact excess error of equal experts' average, and three bounds of it.
-
-    ζ at θ_0, and σ in the mean square, favour the paper's two.
-    """
+    """`TOTALS`: the exact excess error of equal experts' average, and three bounds of it."""
     printed = [sum(parts.values()) for parts in printed_parts(tasks, plan)]
     values = [errors(tasks, plan).excess, *printed, sum(repaired_parts(tasks, plan).values())]
     return dict(zip(TOTALS, values, strict=True))
@@ -151,8 +145,7 @@ def survey(
 ) -> pd.DataFrame:
     """Exact error and bounds of every setting on many families, whose first tasks are merged.
 
-    Also ``progress`` (ηK), and `HABIT`: |log ηK| from what was best in the *other* families of a
-    kind.
+    `HABIT` is how far log ηK lies from what was best in the *other* families of a kind.
     """
     rows: list[dict[str, Any]] = []
     grid: list[dict[Any, Any]] = [{**USUAL, **setting} for setting in settings]
@@ -190,10 +183,7 @@ TIMES, RATE = 8, 0.01  # how much longer two of the four experts are trained; η
 
 
 def uneven(lengths: Sequence[float], seeds: Sequence[int]) -> pd.DataFrame:
-    """Four experts, two of which are trained `TIMES` longer: means over all six choices of the two.
-
-    Exact excess errors over that of θ_0; ``equal`` is of the average of equally long trainings.
-    """
+    """Excess errors over that of θ_0 where two of four experts are trained `TIMES` longer."""
     rows = []
     for seed, length in product(seeds, lengths):
         tasks = pulled_tasks(seed=seed)

@@ -187,10 +187,7 @@ def beside_theory(
 
 
 def exponents(gains: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The power of each parameter that E_G follows, and that of the laws on the same points.
-
-    Of the mean over seeds; half widths are Student's by the jackknife over seeds.
-    """
+    """The powers of E_G and of its laws by parameter; half widths are by a jackknife over seeds."""
     rows = {}
     swept = sweeps(gains)
     swept.pop("learning_rate", None)

@@ -30,10 +30,7 @@ TOLERANCE = 0.01  # relative, of two products in a row
 def smoothness(
     losses: Sequence[TaskLoss], *, steps: int = 50, generator: torch.Generator | None = None
 ) -> float:
-    """The largest |eigenvalue| of the Hessian of the tasks' mean loss, by power iteration.
-
-    L is larger: elsewhere than at θ, and for single examples, whose Hessians are less flat.
-    """
+    """The largest |eigenvalue| of the Hessian of the tasks' mean loss at θ, by power iteration."""
     like, hessians = flatten(losses[0].point), [loss.hessian() for loss in losses]
     direction, value = torch.randn(like.shape, generator=generator).to(like), 0.0
     for _ in range(steps):

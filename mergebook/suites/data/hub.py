@@ -94,10 +94,7 @@ def load_weights(model: nn.Module, folder: Path, prefix: str = "") -> nn.Module:
 def load_data(
     task: str, repository: str, subset: str | None, split: str, root: str | Path | None
 ) -> Any:
-    """One split of a task's data set, from the folder ``ROOT/TASK`` if there is one, else the hub.
-
-    The folder, by default below ``MERGELIB_DATA``, may be all that ``datasets.load_dataset`` reads.
-    """
+    """One split of a task's data set, from ``ROOT/TASK`` if that is there, else from the hub."""
     import datasets
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError

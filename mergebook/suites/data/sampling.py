@@ -30,8 +30,7 @@ def draw(
 def stratified(labels: Tensor, size: int | None, generator: Generator) -> Tensor:
     """At most `size` row numbers (None: all) in random order, in which classes keep their shares.
 
-    By Webster's method on random ranks: a class of n rows, where the mean is m, is within (1 +
-    n/m)/2.
+    Webster's method on random ranks: of n rows, where the mean is m, it is (1 + n/m)/2 off at most.
     """
     order = torch.randperm(len(labels), generator=generator)
     if size is None or size >= len(labels):

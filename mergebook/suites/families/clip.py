@@ -94,10 +94,7 @@ def zero_shot_head(
 def load_task(
     name: str, sizes: Sizes, seed: int, data: str | Path | None, /, *, side: int = 224
 ) -> LoadedTask:
-    """One task as CLIP sees it: pictures uint8 ``(N, 3, side, side)``, 150 kB each.
-
-    The experts have seen the validation pictures: these choose, and nothing of them is reported.
-    """
+    """One task as CLIP sees it: uint8 ``(N, 3, side, side)``; experts saw the validation rows."""
     source = SOURCES[name]
     train_part, test_part = (_Part(name, source, split, data) for split in ("train", source.test))
     rows = draw(train_part.labels, test_part.labels, sizes, "clip", name, seed)
