@@ -30,7 +30,6 @@ data_app = typer.Typer(help="Image sets of the vision suites.", no_args_is_help=
 app.add_typer(zoo_app, name="zoo")
 app.add_typer(data_app, name="data")
 
-
 app.callback()(root)  # its --version is the library's
 
 SuiteName = Annotated[

@@ -165,12 +165,10 @@ def forest(
     sets: Mapping[str, pd.DataFrame],
     ax: Axes,
     colours: Sequence[str] | Mapping[str, str],
-    *,
-    digits: int | None = None,
 ) -> None:
     """Differences with both intervals of `both_intervals`: thick over seeds, thin over tasks too.
 
-    Colours are one for each row, or set to colour; ``digits`` writes the last set's numbers.
+    Colours are one for each row, or set to colour.
     """
     for k, (name, rows) in enumerate(sets.items()):
         values = rows[["mean", "half_width", "low", "high"]].to_numpy()
@@ -183,10 +181,6 @@ def forest(
             ax.plot((low, high), (y, y), color=shade, lw=1.2)
             ax.plot((mean - half, mean + half), (y, y), color=shade, lw=3.5)
             ax.plot(mean, y, marker, color=shade, ms=7, mec="white")
-    if digits is not None:
-        for i, (mean, _, low, high) in enumerate(values):
-            text = f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
-            ax.text(1.02, i, text, transform=ax.get_yaxis_transform(), va="center", fontsize=10)
     note: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": 9}
     ax.text(1, 1.005, "thick: seeds, thin: seeds and tasks", transform=ax.transAxes, **note)
     ax.set_yticks(range(len(rows)), [str(name) for name in rows.index])
@@ -334,11 +328,11 @@ def log_axis(
     axis.minorticks_off()
 
 
-def legend_outside(figure: Figure, loc: Any = "lower center", **style: Any) -> None:
+def legend_outside(figure: Figure, **style: Any) -> None:
     """One legend for all panels of a figure, each label once, outside of the axes."""
     found: dict[str, Any] = {}
     for ax in figure.axes:
         for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
             found.setdefault(name, handle)
-    looks: dict[str, Any] = {"ncols": 3, "loc": f"outside {loc}"} | style
+    looks: dict[str, Any] = {"ncols": 3, "loc": "outside lower center"} | style
     figure.legend(list(found.values()), list(found), **looks)

@@ -38,7 +38,6 @@ class Pair(Brief):
 
     @property
     def together(self) -> tuple[Tensor, Tensor]:
-        """The training data of both."""
         both = together(self.data.a, self.data.b)
         return both.inputs, both.labels
 
@@ -72,7 +71,6 @@ class Pair(Brief):
         return F.cross_entropy(self.outputs(state, split), labels).item()
 
     def prototypes(self, kind: str) -> dict[str, tuple[Tensor, Tensor]]:
-        """Of the training data of both networks together."""
         x, y = self.together
         return {"all": prototypes(x, y, kind=kind, per_class=PER_CLASS[kind])}
 

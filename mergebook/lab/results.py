@@ -59,20 +59,15 @@ def read_result(path: Traversable) -> dict[str, Any]:
 
 def load_result(name: str) -> dict[str, Any]:
     """A record that ships with the package, from ``results/NAME.json``, or MissingResult."""
-    folder = results_folder()
+    package = resources.files("mergebook")
+    shipped = package / "results"  # in the package, or beside it where it runs from a checkout
+    folder = shipped if shipped.is_dir() else package / ".." / "results"
     file = folder / f"{name}.json"
     if not file.is_file():
         files = folder.iterdir() if folder.is_dir() else ()
         known = sorted(f.name.removesuffix(".json") for f in files if f.name.endswith(".json"))
         raise MissingResult(f"no result {name!r}; there are: {', '.join(known) or 'none'}")
     return read_result(file)
-
-
-def results_folder() -> Traversable:
-    """The folder of shipped results: in the package, or beside it where it runs from a checkout."""
-    package = resources.files("mergebook")
-    installed = package / "results"
-    return installed if installed.is_dir() else package / ".." / "results"
 
 
 def load_table(name: str, part: str = "test") -> pd.DataFrame:

@@ -23,7 +23,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 Account = Literal["A", "B", "C"]
 
-
 TUNING = 1000  # first seed of goals and rates; all other studies use lower ones
 GOALS = {"easy": 0.3, "hard": 0.6}  # fractions of the budget at which scratch defines a goal
 

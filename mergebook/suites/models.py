@@ -62,11 +62,7 @@ class Block(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """A small ViT for 32x32 pictures whose patches come from three stride-2 convolutions.
-
-    Pictures ``(B, 3, 32, 32)`` in -1..1 become ``(B, width)``, the mean of the 16 normalised
-    tokens.
-    """
+    """A small ViT: pictures ``(B, 3, 32, 32)`` in -1..1 to the mean of 16 tokens ``(B, width)``."""
 
     def __init__(
         self, width: int = 160, depth: int = 4, heads: int = 5, mlp_ratio: int = 4

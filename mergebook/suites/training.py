@@ -33,7 +33,6 @@ class Recipe:
         kinds.check_fits(kinds.annotations_of(Recipe), vars(self))
 
     def steps(self, examples: int) -> int:
-        """Number of optimiser steps for this many training examples."""
         return self.epochs * math.ceil(examples / self.batch_size)
 
     def optimiser_of(self, model: nn.Module) -> Optimizer:

@@ -34,18 +34,10 @@ def load_zoo(
 ) -> Zoo:
     """The experts of a suite, from the cache or fine-tuned now (with a progress bar).
 
-    Args:
-        suite: from `load_suite`.
-        model: ``"vit"`` for pictures and ``"gpt"`` for texts are the defaults (their pretrained
-            weights ship with the package), or another of its family's `models`, which is first
-            pretrained. For suites with public experts the backbone's name on the hub, or a folder.
-        recipe: how to fine-tune; the default suits the suite and its usual model.
-        seed: draws the heads' examples and the order of training; by default the suite's.
-        device: where to train, and where the zoo's tensors lie.
-
-    Raises:
-        ValueError: a suite of no family, an unknown model, one for another kind of data, a recipe
-            out of range, or one for experts that are not fine-tuned here.
+    ``model`` is "vit" for pictures and "gpt" for texts by default (their weights ship with the
+    package), or another of its family's `models`, which is first pretrained; for public experts the
+    backbone's name on the hub, or a folder. ``seed``, by default the suite's, draws the heads'
+    examples and the order of training. What does not fit the suite is a ValueError.
     """
     family = family_of(suite.name)
     model = family.model if model is None else model

@@ -54,7 +54,6 @@ def _plane(zoo: Zoo, grids: Mapping[str, Grid], inputs: int) -> Rows:
     spread = torch.stack([(flatten(e) - centre).norm() for e in zoo.experts.values()]).mean()
 
     def see(name: str, state: StateDict) -> Tensor:
-        """Features of a task's validation inputs."""
         task = zoo.suite.tasks[name]
         return features(zoo.model, state, task.validation.inputs[:inputs], transform=task.transform)
 

@@ -33,7 +33,6 @@ def _cell(reading: str, start: str, result: Any, **about: Any) -> Cell:
 
 
 def _cells(result: Any, **about: Any) -> list[Cell]:
-    """All cases of both kinds of start."""
     cases = product(READINGS, spirals.STARTS)
     return [_cell(reading, start, result, **about) for reading, start in cases]
 

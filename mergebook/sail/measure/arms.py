@@ -39,7 +39,6 @@ for _maps, _arm in MAPS.items():
         _matched = _start == "re-basin"
         CELLS[Cell(2, _start, _maps)] = _arm._replace(weights="theorem", matched=_matched)
 
-
 # A start to be trained: the words that tell its rows in the tables, both sources, how it is made of
 # them, rates, and steps.
 Trial = tuple[Mapping[str, Any], Sources, Arm, Rates, int]

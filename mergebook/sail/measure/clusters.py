@@ -53,11 +53,7 @@ def clusters(
 
 @study(load=texts_of)
 def silhouettes(source: Texts, *, others: Sequence[str] = ()) -> Tables:
-    """Mean silhouettes (−1..1) of thirds of a text, or of two texts, beside random parts.
-
-    At most 0.25 is usually taken for no clusters (Kaufman and Rousseeuw, 1990). By ``split`` as in
-    `clusters`, and ``space``: ``histogram``, scaled, or `MAP`, the plane of t-SNE.
-    """
+    """Mean silhouettes (−1..1) of the parts of `clusters`; up to 0.25 there are usually none."""
     from sklearn.metrics import silhouette_score
 
     blocks, splits = _divided(source)

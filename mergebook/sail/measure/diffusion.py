@@ -171,7 +171,6 @@ def step_flops(parts: Parts, world: World, name: str, plan: Plan) -> int:
 
 
 def _loss_of(parts: Parts, world: World, name: str) -> Callable[[Tensor], Tensor]:
-    """The loss of a batch of rows."""
     generator = torch.Generator().manual_seed(world.seed)
     weights = TRAININGS[name]
 

@@ -201,7 +201,6 @@ class Bench(Brief):
         return _loaded(net, self.states(net, split, [steps], SOURCE_RATE)[steps])
 
     def fresh(self, grown: str) -> nn.Module:
-        """A larger network at its random start."""
         with seeded(self.seed):
             return self.build(*GROWN[grown])
 
@@ -264,7 +263,6 @@ class Bench(Brief):
             yield start, {**row, "plain": plain[FURTHER + more]}
 
     def _learned(self, sources: Sequence[nn.Module], grown: str, width: str, depth: str) -> Start:
-        """Maps learned at the best of the rates."""
         target = self.fresh(grown)
         data = self.ground.parts[2]
         options: dict[str, Any] = {**_schemes(width, depth), "batch_size": self.ground.batch_size}
@@ -323,7 +321,6 @@ def _schemes(width: str, depth: str) -> dict[str, Any]:
 
 
 def _loaded(model: nn.Module, state: Mapping[str, torch.Tensor]) -> nn.Module:
-    """A copy of a network with other weights."""
     network = copy.deepcopy(model)
     network.load_state_dict(state)
     return network

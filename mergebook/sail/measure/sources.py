@@ -113,7 +113,6 @@ class Sources:
         return [name for name, arm in ARMS.items() if not self.refusal(arm)]
 
     def check(self, names: Sequence[str], known: Mapping[str, Arm] = ARMS) -> None:
-        """Refuse arms that do not fit."""
         for name in names:
             check_choice("arm", name, [*known])
             if refusal := self.refusal(known[name]):
@@ -139,7 +138,6 @@ class Sources:
         return ""
 
     def rates(self, name: str) -> Rates:
-        """The usual ones of an arm."""
         return usual_rates(self.transfer.name, self.kind, self.size, name)
 
     def start(self, arm: Arm, rates: Rates) -> Start:

@@ -21,7 +21,6 @@ NEAR_SUM = 0.1  # of coefficients that sum to 1
 STEPS = ("adam, steps", "sgd, steps")  # kinds of experts that differ in their steps alone
 REMEDIES = {"sharpness-aware, 0.05": "SAM", "linearised": "linearised fine-tuning"}
 
-
 NEARER = "gradients at the average nearer to each other"
 LOGS: dict[str, Any] = {"falling": True, "scale": np.log, "unit": "log ratio"}
 

@@ -56,7 +56,6 @@ class Network:
         return self.wide(load, value, steps=steps, **chosen)[steps]
 
     def role_of(self, value: str) -> Role:
-        """Of a check of ``"accuracy"`` or ``"loss"``."""
         return self.role if value == "loss" else "secondary"
 
     def best(self, load: Load, column: str, value: str, among: Sequence[Any]) -> dict[Any, Any]:
@@ -66,7 +65,6 @@ class Network:
         return sweep.chosen_elsewhere(sweep.spread(rows, column, name), among)
 
     def about(self, value: str) -> dict[str, Any]:
-        """Its name, and ``"accuracy"`` or ``"loss"``."""
         return {"network": self.words.removesuffix(", ") or "ViT", "metric": value}
 
     def compare(
@@ -99,7 +97,6 @@ TWENTY = (
 )
 LARGER = (FOURTEEN, *TWENTY)
 LEARNED = replace(UNVALIDATED, result=ADAPTED_COUNTS, words="AdaMerging, ", method="adamerging")
-
 
 # What a difference of best K is where the first, or the second, mostly is the last K tried.
 ENDS: tuple[tuple[Limit, Limit], tuple[Limit, Limit]] = (("", "most"), ("least", "none"))

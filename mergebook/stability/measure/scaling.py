@@ -28,8 +28,6 @@ from mergelib.statedict import StateDict
 
 Checkpoints = Mapping[int, Mapping[str, dict[str, Tensor]]]  # by number of steps, then by task
 
-Rule = Callable[[Zoo], StateDict]
-
 ADAPTING: dict[str, Any] = {"steps": 50, "learning_rate": 0.01}  # AdaMerging, by layer
 JOINT = 16  # examples of each task in a step of multi-task training
 TOTALS = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # sums of the T scales that tuning tries
@@ -54,7 +52,7 @@ def _tuned(zoo: Zoo) -> StateDict:
 # Every method at one scale, but for the tuned one, whose scale is chosen by validation accuracy for
 # each merge. The printed ones are Σ λ M(Δ) with λ = 1/T; AdaMerging learns from the inputs of
 # validation examples; the recalibrated average has BatchNorm measured on training ones.
-RULES: dict[str, Rule] = {
+RULES: dict[str, Callable[[Zoo], StateDict]] = {
     "average": partial(_scaled, method="average"),
     "task_arithmetic": partial(_scaled, method="task_arithmetic", total=2),
     "task_arithmetic_tuned": _tuned,

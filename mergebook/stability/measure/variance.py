@@ -58,7 +58,6 @@ def variance(
         tables["variance"].append(row)
 
     def merge(point: Point, projection: float) -> StateDict:
-        """The step from θ_0 at a projection."""
         vector = start + projection / projections[point] * steps[point]
         return {**zoo.pretrained, **unflatten(vector, kept)}
 

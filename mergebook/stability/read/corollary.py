@@ -11,7 +11,6 @@ SCALES = ("printed", "chosen")
 # With the scale chosen, the projection does not follow from the mask.
 LINKED = [("printed", "projection"), *((scale, name) for scale in SCALES for name in MEASURES)]
 
-
 RESULTS = {  # of the study `variance`, by suite
     "glyphs8": "glyphs8-variance",
     "vision8": "vision8-variance-vit_small",

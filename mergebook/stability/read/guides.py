@@ -163,9 +163,6 @@ def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
     return pd.DataFrame({name: good.max() - mean for name, mean in taken.items()})
 
 
-# The one free constant, fitted
-
-
 def ranking(table: pd.DataFrame) -> pd.Series:
     """How well Theorem 3 ranks each seed's `settings`: its part of `correlations`."""
     return correlations(table)["theorem_3"]
@@ -208,9 +205,6 @@ def with_smoothness(table: pd.DataFrame, known: Mapping[int, Start], smooth: flo
     return table.assign(theorem_3=total, optimisation=epsilon, smoothness=smooth)
 
 
-# When to stop
-
-
 def predicted(known: Mapping[int, Start], *, noise_share: float = 0.0) -> pd.DataFrame:
     """`best_progress` from gradients at θ_0, by seed, and the first-order ``distance`` ηK ‖∇f‖."""
     rows = {}
@@ -221,9 +215,6 @@ def predicted(known: Mapping[int, Start], *, noise_share: float = 0.0) -> pd.Dat
         progress = bounds.best_progress(*known_at, noise=noise, tasks=len(losses.noise))
         rows[seed] = {"progress": progress, "distance": progress * length}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("seed")
-
-
-# What choosing costs
 
 
 def costs(

@@ -40,9 +40,6 @@ def _losses(smooth: float, tasks: pd.DataFrame) -> bounds.Losses:
     return bounds.Losses(smooth, *(each.clamp(min=0).sqrt() for each in squares))
 
 
-# Laws
-
-
 def moves_with_laws(record: Mapping[str, Any]) -> pd.DataFrame:
     """Measured stability, Lemma 3 (``printed``) and the bound for convex losses, by seed."""
     moves, noise = (pd.DataFrame(record[name]) for name in ("moves", "noise"))

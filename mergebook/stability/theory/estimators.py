@@ -22,8 +22,6 @@ class Estimate(NamedTuple):
     plug_in: float  # what putting sample means in for expectations gives
 
 
-# Curvature
-
 TOLERANCE = 0.01  # relative, of two products in a row
 
 
@@ -58,9 +56,6 @@ def example_smoothness(
             directions = hessians(directions)
         found.append(directions.norm(dim=1))
     return torch.cat(found)
-
-
-# Gradients
 
 
 class Noise(NamedTuple):
@@ -132,9 +127,6 @@ def _off_diagonal(table: Tensor) -> Estimate:
     count, total = len(table), float(table.sum())
     apart = total - float(table.trace())
     return Estimate(apart / (count * (count - 1)), total / count**2)
-
-
-# From gradients to losses
 
 
 def pl_constant(values: Tensor, squares: Tensor, smoothness: float) -> float:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 SIDE = 32
 PER_CLASS = {"train": 5000, "test": 1000}  # the first pictures of a class, which are prepared
 
-
 CATALOGUE = records("pictures", dict[str, Any])  # name to what a set shows, classes and licence
 
 
