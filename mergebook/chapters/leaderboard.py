@@ -87,7 +87,6 @@ def scores() -> pd.DataFrame:
 
 
 def _tested(suite: str, part: str) -> pd.DataFrame:
-    """The test rows of one result, of the methods that are shown."""
     if part == "baselines":
         return baselines(suite)
     if part == "compression":

@@ -38,7 +38,6 @@ RANKS: dict[str, Any] = {"kind": "correlation", "unit": "rank correlation"}
 
 
 def _case(study: str, source: str, data: str, start: str, **about: Any) -> "partial[Comparison]":
-    """A comparison on one of the `CASES` of a source."""
     where = {"data": data, "start": start}
     about = {"source": source, **where} | about
     return partial(comparison, result=f"{source}-{study}", where=where, keys=SEED, about=about)

@@ -81,15 +81,12 @@ def fusion(
 ) -> Tables:
     """What CoGraM makes of a Fisher merge: at each level, with each prototype, again and again.
 
-    ``test``: rows of ``data`` (``homogeneous``, ``heterogeneous``, or ``unequal``, where B has a
-    fifth of the examples), ``start`` (``common`` weights or ``own`` ones), ``method``, ``levels``,
-    ``prototypes``, ``iterations``, ``accuracy`` (0..1), ``toward_a``, where the network lies along
-    the line from B (0) to A (1), by projection, and ``loss`` (nats). The methods beside ``cogram``
-    are ``a``, ``b``, ``average``, ``fisher``, ``better`` (of a and b, by validation data) and
-    ``ensemble`` (their mean probabilities). ``chosen``: rows of ``data``, ``start``, ``method`` and
-    ``settings``: which is better. ``decisions``: rows of what ``cogram`` decided on whole layers:
-    ``layer``, ``case``, ``spread``, both networks' ``loss`` and ``alpha``, the loss ``before`` and
-    ``after``, and ``accepted``.
+    ``test``: rows of ``data`` (in ``unequal``, B has a fifth of the examples), ``start``
+    (``common`` weights or ``own`` ones), ``method`` (``better`` of ``a`` and ``b`` by validation
+    data; ``ensemble``: their mean probabilities), ``levels``, ``prototypes``, ``iterations``,
+    ``accuracy`` (0..1), ``toward_a``, the projection on the line from B (0) to A (1), and ``loss``
+    (nats). ``decisions`` of ``cogram`` on whole layers: ``layer``, ``case``, ``spread``, both
+    networks' ``loss`` and ``alpha``, the loss ``before`` and ``after``, and ``accepted``.
     """
     rows, chosen, decisions = [], [], []
     for names, pair in draw_pairs(seed, source, kinds):

@@ -145,7 +145,6 @@ def shifted(data: SyntheticPair, offset: float, scale: float) -> SyntheticPair:
 
 
 def _mapped(data: SyntheticPair, function: Callable[[Tensor], Tensor]) -> SyntheticPair:
-    """The same data with a function applied to the inputs of every part."""
     parts = (data.a, data.b, data.validation, data.test)
     return SyntheticPair(*(Split(function(part.inputs), part.labels) for part in parts))
 

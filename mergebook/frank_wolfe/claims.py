@@ -225,7 +225,6 @@ def rate(load: Load) -> Iterator[Comparison | Check]:
 
 
 def _fall(history: pd.DataFrame, method: str) -> np.ndarray:
-    """How fast the gap of the repaired steps falls."""
     gaps = pick(history, "gap", keys=("seed", "step"), method=method).unstack("step")
     last = gaps.ffill(axis=1).iloc[:, -1].clip(lower=STILL)
     steps = gaps.notna().sum(axis=1)

@@ -1,7 +1,7 @@
 """Frank-Wolfe on the hull of experts: its rates, and the constants they need (Chen et al., 2025).
 
-D is the hull's diameter; ℓ is L-smooth on it; g = max_{s ∈ M} ⟨∇ℓ(θ), θ − s⟩ is the gap, h_0 =
-ℓ(θ_0) − min_M ℓ. Each function bounds the smallest gap in S steps: `soft_bound` is Theorem 1,
+D is the diameter of the hull M; ℓ is L-smooth on it; the gap is g = max_{s ∈ M} ⟨∇ℓ(θ), θ − s⟩, and
+h_0 = ℓ(θ_0) − min_M ℓ. Each function bounds the smallest gap in S steps: `soft_bound` is Theorem 1,
 `classical_bound` that of Lacoste-Julien (2016), `convex_bound` holds for convex ℓ only.
 """
 

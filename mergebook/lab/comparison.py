@@ -168,7 +168,6 @@ def adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> A
 
 
 def _around(zoo: Zoo) -> dict[str, Any]:
-    """What procedures take besides experts and data."""
     known = {"pretrained": zoo.pretrained, "model": zoo.model, "heads": zoo.heads}
     return known | {"transform": zoo.suite.transforms, "is_matrix": zoo.is_matrix}
 

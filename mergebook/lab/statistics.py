@@ -29,10 +29,9 @@ class Estimate(NamedTuple):
 def crossed(values: np.ndarray) -> Estimate:
     """The mean of a balanced table ``(S, T)`` whose rows and columns are both random samples.
 
-    The model is mean + row + column + residual. With mean squares R, C and E, the variance is (R +
-    C - E) / (S T), with Satterthwaite's degrees of freedom. Where R or C is below E, its mean
-    square is left out, as in REML; where both are, all three are pooled. With T = 1 it is Student's
-    interval.
+    With mean squares R, C and E of rows, columns and residuals, the variance is (R + C - E) / (S
+    T), with Satterthwaite's degrees of freedom. Where R or C is below E, its mean square is left
+    out, as in REML; where both are, all three are pooled. With T = 1 it is Student's interval.
     """
     rows, columns = values.shape
     if rows < 2 or not np.isfinite(values).all():

@@ -32,8 +32,7 @@ class Check:
 
     Kinds: "mean"; "spread", the log ratio of two columns' mean absolute deviations; "correlation",
     Spearman's of two columns; "fraction", of ones among zeros and ones, by a binomial test; and
-    "fact", no sample: all values must be beyond the bound. Equal values that do not decide are a
-    fact.
+    "fact", no sample: all must be beyond the bound. Equal values that do not decide are a fact.
     """
 
     what: str  # in words

@@ -77,7 +77,6 @@ def forest(table: pd.DataFrame, checks: pd.DataFrame) -> Figure:
 
 
 def _draw(ax: Axes, check: Any, place: float, reach: float) -> None:
-    """One interval, its tolerance and the paper's figure, as distances from the bound."""
     low, value, high = (
         np.clip((getattr(check, name) - check.bound) / reach, -1, 1)
         for name in ("low", "value", "high")

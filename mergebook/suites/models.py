@@ -123,7 +123,6 @@ class GPT(nn.Module):
 
 
 def _initialise(model: nn.Module) -> None:
-    """The usual start of a transformer, in place."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.trunc_normal_(module.weight, std=0.02)

@@ -71,10 +71,9 @@ def task_counts(
 ) -> Tables:
     """Normalised accuracy against the number of merged tasks, as in appendix D of CART's paper.
 
-    ``test``: rows of ``count``, ``subset``, ``method``, ``accuracy`` and ``normalised``, means over
-    the subset's tasks; ``bounds``: for each task the accuracies between which the paper's Eq. 11
-    sees a mean vary, ``pretrained`` and ``individual``; ``chosen``: settings by count, subset and
-    method.
+    ``test``: by ``count``, ``subset`` and ``method`` the means ``accuracy`` and ``normalised``;
+    ``bounds``: for each task the accuracies between which the paper's Eq. 11 sees a mean vary,
+    ``pretrained`` and ``individual``; ``chosen``: settings by count, subset and method.
     """
     zoo = lab.cut(zoo, pictures)
     own = lab.individual(zoo, autocast=True).set_index("task")["accuracy"]

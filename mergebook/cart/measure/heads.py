@@ -48,7 +48,6 @@ def _bests(table: pd.DataFrame) -> list[int]:
 
 
 def _chosen(zoo: Zoo, grids: Mapping[str, Grid]) -> tuple[Tables, States]:
-    """Return what `fresh_heads` chose, and the pretrained model and the merges."""
     tables: Tables = {"chosen": [], "validation": []}
     states: States = {("pretrained", ""): zoo.pretrained}
     for method, grid in grids.items():

@@ -83,12 +83,11 @@ def diffusion(zoo: Zoo, **settings: Any) -> Tables:
     """How well a SiT draws one task's pictures after some steps of training, from four starts.
 
     ``REPA`` pulls tokens to the backbone's, too; ``REPA + J`` begins where alignment alone has led
-    and adds its loss; ``REPA, grown`` begins with a smaller SiT, trained for as many steps. The
-    judge is the task's expert. ``quality``: rows of ``arm``, ``step``, ``read`` (the share),
-    ``account`` (``"steps"``; ``"A"``, at REPA's FLOPs; ``"cost"``, with those of the start: C of
-    `Costs`, and B of ``REPA + J``; of ``REPA, grown``, ``"steps"`` is A and B), ``frechet`` and
-    ``kernel`` (unbiased). ``cost``: FLOPs of a ``step`` and ``before`` the first. ``floor``: see
-    `World`.
+    and adds its loss; ``REPA, grown`` begins with a smaller SiT, trained for as many steps.
+    ``quality``: rows of ``arm``, ``step``, ``read`` (the share), ``account`` (``"steps"``; ``"A"``,
+    at REPA's FLOPs; ``"cost"``, with those of the start: C of `Costs`, and B of ``REPA + J``; of
+    ``REPA, grown``, ``"steps"`` is A and B), ``frechet`` and ``kernel`` (unbiased). ``cost``: FLOPs
+    of a ``step``, and ``before`` the first. ``floor``: see `World`.
     """
     plan = Plan(**settings)
     for what, names, known in (("arm", plan.only, ARMS), ("training", plan.rates, TRAININGS)):

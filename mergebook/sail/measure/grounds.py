@@ -245,7 +245,6 @@ def _body(net: nn.Module) -> ResNet:
 
 
 def _of_classes(split: Split, classes: Tensor) -> Split:
-    """Examples of some classes, with labels renumbered from 0."""
     numbers = torch.full((int(split.labels.max()) + 1,), -1)
     numbers[classes] = torch.arange(len(classes))
     labels = numbers[split.labels]

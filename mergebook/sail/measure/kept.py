@@ -124,12 +124,11 @@ def kept(
     It is (random − loss)/(random − source) on D*'s law. Maps are learned on D*, so they may get
     above 1; what they cost is given to the plain start as further steps, then both are compared.
     ``starts``: rows of ``family``, ``grown`` (`GROWN`), ``width`` and ``depth`` (schemes, empty
-    where not used), ``sources`` (``one``; two with ``shared`` or ``own`` initial weights,
-    averaged), ``mode`` (``grown``, or learned ``alone`` or ``joint``), ``loss`` (nats) and
-    ``kept``. ``trained``, of the learned ones: ``rate`` of maps, ``flops`` of learning them,
-    ``extra`` steps that cost as much, losses ``after`` `FURTHER` steps, and ``plain``, after
-    `FURTHER` + ``extra`` steps from one source grown by ``mean`` and ``identity``, or ``stack``
-    where no layer can be closed.
+    where not used), ``sources`` (``one``, or the average of two with ``shared`` or ``own`` initial
+    weights), ``mode`` (``grown``, or learned ``alone`` or ``joint``), ``loss`` (nats) and ``kept``.
+    ``trained``, of the learned ones: ``rate`` and ``flops`` of maps, ``extra`` steps that cost as
+    much, losses ``after`` `FURTHER` steps, and ``plain``, after `FURTHER` + ``extra`` steps from a
+    start of `_plain`.
     """
     tables: Tables = {"starts": [], "trained": []}
     for family, build in ground.builds.items():
@@ -278,7 +277,6 @@ class Bench(Brief):
         return Start(_words(width, depth, mode="alone"), best[rate], rate, flops)
 
     def _averaged(self, one: nn.Module, other: State) -> nn.Module:
-        """The even average; statistics of batch norms, if there are, measured on D*."""
         batches = self.ground.parts[2].inputs[:MEASURED].split(self.ground.batch_size)
         return _loaded(one, settled(one, lerp(one.state_dict(), other, 0.5), batches))
 

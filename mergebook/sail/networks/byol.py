@@ -59,7 +59,6 @@ class BYOL(nn.Module):
 
 
 def _perceptron(inputs: int) -> nn.Sequential:
-    """The paper's projector and predictor; the output is not normalised."""
     first = [nn.Linear(inputs, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU()]
     return nn.Sequential(*first, nn.Linear(HIDDEN, PROJECTION))
 

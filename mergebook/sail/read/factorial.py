@@ -114,13 +114,11 @@ def leads() -> pd.DataFrame:
 
 
 def _steps(curve: _Curve, goals: np.ndarray) -> np.ndarray:
-    """`steps_to` several goals on one curve, shape ``(goals,)``."""
     losses = torch.tensor(curve[1])[:, None].expand(-1, len(goals))
     return np.asarray(steps_to(curve[0].tolist(), losses, torch.as_tensor(goals)))
 
 
 def _read(run: pd.DataFrame) -> tuple[_Curve, Costs]:
-    """Steps and losses of a run, and what it costs."""
     run = run.sort_values("step")
     steps, losses = (run[name].to_numpy(dtype=float) for name in ("step", "judge"))
     return (steps, losses), Costs(*(float(run[name].iloc[0]) for name in FLOPS))

@@ -105,7 +105,6 @@ def _train(nets: Nets, shares: Tensor, data: tuple[Tensor, Tensor], steps: int) 
 
 
 def _matched(reference: Nets, net: Nets) -> Nets:
-    """The same perceptron with its hidden units in the order that matches another one's."""
     chain = nn.Sequential(nn.Linear(2, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
     return git_rebasin(reference, net, chain).state
 

@@ -26,7 +26,6 @@ LOGS: dict[str, Any] = {"falling": True, "scale": np.log, "unit": "log ratio"}
 
 
 def _gain(says: str, better: str, worse: str, value: str, **options: Any) -> Comparison:
-    """One kind of rows better than another, in accuracy or in loss."""
     options["about"] = options["about"] | {"metric": value}
     return comparison(
         f"{says}, {value}", better, worse, value=value, falling=value == "loss", **options

@@ -239,7 +239,6 @@ def tasks(load: Load) -> Iterator[Comparison]:
 
 
 def _counts(load: Load, net: Network) -> pd.DataFrame:
-    """Nested merges after the most steps at which tasks were counted."""
     rows = load(net.result, "counts")
     return pd.DataFrame(rows[rows["steps"] == rows["steps"].max()])
 

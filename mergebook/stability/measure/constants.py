@@ -41,8 +41,7 @@ def stability(
     On training examples. ``curvature``: ``smoothness`` by ``point``, ``task`` and whether ``of``
     the ``mean`` or an ``example``. ``gradients``: ``loss``, ``noise`` σ², ``largest`` σ,
     ``heterogeneity`` ζ², also ``plugged_in`` with bias. ``points``: ``loss`` f, ``squared`` ‖∇f‖²
-    and ``unbiased``, ``dissimilarity`` κ² for equal weights. ``adam``: ``residual`` by ``steps``,
-    see `adam_residual`.
+    and ``unbiased``, ``dissimilarity`` κ² for equal weights. ``adam``: see `adam_residual`.
     """
     generator = Generator().manual_seed(stable_seed("stability", zoo.suite.seed))
     problem = problem_of(zoo, pictures)
@@ -92,7 +91,6 @@ def _gradients(losses: Mapping[str, TaskLoss], parts: int) -> tuple[Rows, dict[s
 
 
 def _recorded(zoo: Zoo, name: str, steps: int, rate: float) -> Iterator[dict[str, float]]:
-    """What Adam made of its gradients, after one step, a few, and all."""
     gradients: list[Tensor] = []
 
     def keep(network: nn.Module, _: int) -> None:

@@ -43,9 +43,8 @@ def remedies(
     """Merges of experts that were trained plainly, sharpness-aware, or on the linearised network.
 
     Both remedies take two gradients a step, so they get half the epochs; plain experts of that
-    length stand beside. ``test`` and ``chosen``: by ``kind`` and ``method`` (also
-    ``"individual"``); ``sharpness``: the largest |eigenvalue| of the Hessian of a task's training
-    loss at its expert.
+    length stand beside. ``sharpness`` is the largest |eigenvalue| of the Hessian of a task's
+    training loss at its expert. ``test`` and ``chosen`` are by ``kind`` and ``method``.
     """
     if epochs < 2 or epochs % 2:
         raise ValueError(f"epochs is {epochs}, expected an even number above 0")
@@ -167,9 +166,8 @@ def mechanisms(
 
     AdaMerging takes all test inputs, Surgery those of one split. ``coefficients``: by
     ``granularity`` and ``task``, ``coefficient`` (λ_t, by layer the mean) and ``heterogeneity``
-    ζ_t² at θ_0. ``test``: by ``method``, ``of`` (the granularity, or Surgery's split) and ``task``,
-    ``accuracy`` (0..1) and ``loss`` (nats) on test examples, ``train_accuracy`` and ``train_loss``
-    on training ones.
+    ζ_t² at θ_0. ``test``: by ``method``, ``of`` (the granularity, or Surgery's split) and ``task``
+    on test examples, and with the prefix ``train_`` on training ones.
     """
     short = replace(zoo, suite=comparison.first(zoo.suite, **dict.fromkeys(SPLITS, pictures)))
     inputs = unlabelled(comparison.examples_of(zoo, None, "test"))
@@ -200,7 +198,6 @@ def mechanisms(
 def _judged(
     zoo: Zoo, result: Adapted, tasks: Sequence[str] | None = None, **named: str
 ) -> Iterator[dict[str, Any]]:
-    """On test and training examples, one row per task."""
     heads, names = {**zoo.heads, **result.heads}, [*(tasks or zoo.suite.tasks)]
     for row in comparison.scores(zoo, result.state, heads, names, {"": "test", "train_": "train"}):
         yield {**named, **row}

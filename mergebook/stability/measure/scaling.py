@@ -176,7 +176,6 @@ ALL: dict[str, SplitName] = {**BOTH, "validation_": "validation"}
 def _merged(
     zoo: Zoo, kept: Checkpoints, teams: Sequence[Sequence[str]], rules: Mapping[str, int]
 ) -> Rows:
-    """Rules at every checkpoint, each on its number of groups."""
     return [
         {"method": rule, "group": group, "steps": count, **row}
         for rule, many in rules.items()
@@ -217,7 +216,6 @@ def _judged(
     states: Mapping[str, dict[str, Tensor]],
     splits: Mapping[str, SplitName] = BOTH,
 ) -> Iterator[dict[str, Any]]:
-    """What a rule makes of these experts, one row per task."""
     part = replace(zoo, suite=lab.only(zoo.suite, list(states)), experts=dict(states))
     yield from _scores(part, RULES[rule](part), list(states), splits)
 

@@ -82,11 +82,10 @@ def uneven(
     """Half of the experts, drawn at random, are trained in one way and half in another.
 
     Task vectors are merged as they are, or brought to equal amounts of descent (`Plan.amount`), or
-    to equal lengths. ``experts``: attributes of `Plan`, ``task``, ``distance`` ‖θ_t − θ_0‖,
-    ``accuracy`` (0..1) and ``loss`` (nats). ``merged``: rows of ``kind``, of `contrasts`,
-    ``method``, ``way`` (``"as they are"``, ``"per step"``, ``"per length"``, and controls: ``"all
-    first"``, ``"all second"``, ``"equal"``, all at the mean), ``draw``, ``task``, whether it is
-    ``second``, accuracy and loss.
+    to equal lengths. ``experts``: attributes of `Plan`, ``task`` and ``distance`` ‖θ_t − θ_0‖.
+    ``merged``: rows of ``kind``, of `contrasts`, ``method``, ``way`` (``"as they are"``, ``"per
+    step"``, ``"per length"``, and controls: ``"all first"``, ``"all second"``, and ``"equal"``, all
+    at the mean), ``draw``, ``task``, and whether it is ``second``.
     """
     if draws % 2:
         raise ValueError(f"draws is {draws}, expected an even number")

@@ -123,7 +123,6 @@ def _combined(products: Tensor, combination: Tensor) -> Tensor:
 
 
 def _off_diagonal(table: Tensor) -> Estimate:
-    """The mean over a ≠ b, and the mean over all pairs."""
     count, total = len(table), float(table.sum())
     apart = total - float(table.trace())
     return Estimate(apart / (count * (count - 1)), total / count**2)

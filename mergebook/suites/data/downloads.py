@@ -24,7 +24,6 @@ class Source:
 
 
 def _stream(dataset: Any, rows: Iterable[int] | None = None) -> Iterator[Sample]:
-    """The samples of an indexed data set, or some of them, in order."""
     return (dataset[row] for row in (range(len(dataset)) if rows is None else rows))
 
 

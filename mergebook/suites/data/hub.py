@@ -31,7 +31,6 @@ def revisions(folders: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _read(auto: str, what: str, folder: Path) -> Any:
-    """What one of transformers' ``Auto`` classes reads in a model's folder."""
     import transformers
 
     try:

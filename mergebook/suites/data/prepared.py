@@ -126,7 +126,6 @@ def _read_sheets(archive: Any, part: str) -> np.ndarray:
 
 
 def _part(path: Path, part: str, raw: Mapping[str, np.ndarray], classes: int) -> Split:
-    """One part of a set; ValueError, naming file and array, unless it keeps to the schema."""
     images, labels = raw[f"{part}_images"], raw[f"{part}_labels"]
     problem = ""
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):

@@ -122,7 +122,6 @@ def read_sentences(file: Path) -> Sentences:
 
 
 def _table(source: Source, contents: Sequence[bytes]) -> bytes:
-    """The file of a set, from the contents of its source's files."""
     read = FORMATS[source.format]
     splits = [rows for raw in contents for rows in read(raw.decode(errors="replace"), source.names)]
     train, test = splits if len(splits) == 2 else _cut(splits[0])
