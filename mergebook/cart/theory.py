@@ -107,7 +107,11 @@ def interference_curves(
     *,
     is_matrix: IsMatrix = is_matrix,
 ) -> pd.DataFrame:
-    """I(k) by either norm, and R(k) over R(0), of every matrix, centred and not, by rank ratio."""
+    """I(k) and R(k) of every matrix, centred and not, at some fractions of the full rank.
+
+    ``interference`` has the norm over the kept values, ``interference_all`` that over all, and
+    ``reconstruction`` is relative to R(0) of the same vectors.
+    """
     rows = []
     for layer, centred, matrices in _layers(experts, pretrained, is_matrix):
         spectra = list(map(spectrum, matrices))

@@ -54,7 +54,11 @@ BASES = (*MERGED, "frank_wolfe")
 
 @study()
 def granular(zoo: Zoo, *, examples: int = 10, bases: Sequence[str] = BASES) -> Tables:
-    """CoGraM, layer by layer, after each ``base``, with and without rollback."""
+    """CoGraM, layer by layer, after each ``base``, with and without rollback.
+
+    ``test``: rows of ``base``, ``method`` (``none``, ``cogram``, ``cogram, rolled back``),
+    ``task``, ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``.
+    """
     data = comparison.examples_of(zoo, examples)
     grids = {name: grid for name, grid in MERGED.items() if name in bases}
     chosen = {name: comparison.choose_wide(zoo, name, grid)[0] for name, grid in grids.items()}
@@ -146,7 +150,11 @@ def feature_scale(
     scales: Sequence[float] = (0.3, 1.0, 3.0),
     steepnesses: Sequence[float] = (1.0, 5.5, 20.0, 100.0),
 ) -> Tables:
-    """CoGraM over layers on features that are shifted and scaled before anything is trained."""
+    """CoGraM over layers on features that are shifted and scaled before anything is trained.
+
+    ``test``: ``accuracy`` (0..1) by ``data``, ``start``, ``offset``, ``scale``, ``method``,
+    ``prototypes``, ``steepness`` and ``iterations``; ``chosen``: which network is better.
+    """
     rows, chosen = [], []
     for offset, scale in product(offsets, scales):
         change = partial(shifted, offset=offset, scale=scale)

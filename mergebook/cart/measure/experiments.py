@@ -1,4 +1,8 @@
-"""Studies of CART: rules and compressions against it, ranks, AdaMerging on it, and BatchNorm."""
+"""Studies of CART: rules and compressions against it, ranks, AdaMerging on it, and BatchNorm.
+
+Rows of ``test`` have ``method``, ``task``, ``accuracy`` (0..1) and ``loss`` (nats), those of
+``chosen`` ``method`` and ``settings``, and what the study says besides.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +34,11 @@ COUNTS = (2, 4, 8, 12, 16, 20)
 def baselines(
     zoo: Zoo, *, methods: str | Sequence[str] | None = None, grids: Mapping[str, Grid] = FIRST_GRIDS
 ) -> Tables:
-    """Rules with hyperparameters chosen on ``validation`` data, judged on ``test`` data."""
+    """Rules with hyperparameters chosen on validation data, judged on test data.
+
+    ``chosen``: one row of all settings; ``validation``: each grid point; ``test``: rows of
+    `compare`.
+    """
     settings, searched = {}, []
     methods = [methods] if isinstance(methods, str) else methods or tuple(grids)
     for method in methods:
@@ -115,7 +123,8 @@ def compression(
     """Experts given back by each compression, judged on their own tasks, and their storage.
 
     TALL masks get each task's ``mask_scale`` from validation data, by accuracy, or for texts by
-    loss. ``rest`` is empty but for CART-Indexing; results from before it have the average.
+    loss. ``test`` and ``storage`` have ``setting`` and ``rest``, which is empty but for
+    CART-Indexing; results from before there was ``rest`` have the average.
     """
     settings: list[tuple[str, str, dict[str, Any]]] = [("emr", "", {})]
     masks = {base: _best_masks(zoo, base, mask_scales) for base in ("task_arithmetic", "ties")}
@@ -179,7 +188,10 @@ def adaptation(
 
 @study()
 def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int = 300) -> Tables:
-    """CART with coefficients of AdaMerging: learned by entropy of test inputs, and from labels."""
+    """CART with coefficients of AdaMerging: learned by entropy of test inputs, and from labels.
+
+    ``method`` is ``cart``, or the loss; the learning ``rate`` is 0 for CART.
+    """
     best = lab.choose_wide(zoo, "cart", ADAPTED["cart"])[0]
     merged = lab.merge_zoo("cart", zoo, **best)
     rows = [{"rate": 0, **row} for row in lab.judged(zoo, "cart", merged)]

@@ -33,7 +33,11 @@ def surface(
     inputs: int = 40,
     pictures: int = 100,
 ) -> Tables:
-    """Accuracy over rank and scale, ``distance`` from the average, and what `told` says."""
+    """Accuracy over rank and scale, centred (CART) and not, and what `told` says without labels.
+
+    ``test``: rows of ``count``, ``method``, ``rank_ratio``, ``scale``, ``task``, ``accuracy``, the
+    columns of `told`, and ``distance``, ‖θ − θ_avg‖ over the mean ‖θ_t − θ_avg‖.
+    """
     generator = torch.Generator().manual_seed(zoo.suite.seed)
     names = list(zoo.suite.tasks)
     grids: dict[str, Grid] = {

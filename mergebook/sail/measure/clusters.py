@@ -53,7 +53,11 @@ def clusters(
 
 @study(load=texts_of)
 def silhouettes(source: Texts, *, others: Sequence[str] = ()) -> Tables:
-    """Mean silhouettes (−1..1) of the parts of `clusters`; up to 0.25 there are usually none."""
+    """Mean silhouettes (−1..1) of the parts of `clusters`; up to 0.25 there are usually none.
+
+    ``silhouettes``: by ``split``, and ``space``: ``histogram``, scaled, or `MAP`, the plane of
+    t-SNE.
+    """
     from sklearn.metrics import silhouette_score
 
     blocks, splits = _divided(source)

@@ -157,7 +157,10 @@ def kept_scratch(
     steps: int = 120,  # of training from scratch
     only: Sequence[str] = (),  # families, by default all of the ground
 ) -> Tables:
-    """The control of `kept`: the ``curve`` of training from scratch, by family and `GROWN`."""
+    """The control of `kept`: the ``curve`` of training from scratch, by family and `GROWN`.
+
+    With ``step``, ``rate``, ``loss`` (nats) and ``kept``, (random − loss)/(random − source).
+    """
     rows: list[dict[str, Any]] = []
     stops = range(EVERY, steps + 1, EVERY)
     for family in only or ground.builds:

@@ -158,7 +158,10 @@ def cross_corpus(
 
 @study(load=texts_of)
 def text_nearness(source: Texts) -> Tables:
-    """Squared distances of sources and of random weights to an optimum of D_t."""
+    """Squared distances of sources (``parameters``) and ``random`` weights to an optimum of D_t.
+
+    By ``start`` and ``source``; the optimum begins where sources share their start, else apart.
+    """
     corpus = training.load_corpus(source)
     first, second, target = (corpus.parted(rows).train for rows in mean_thirds(corpus.blocks))
     random = corpus.model("random").state_dict()

@@ -242,7 +242,11 @@ def repeats(
     learning_rate: float = 4e-4,  # of Adam, constant, without decay
     batch_size: int = 32,
 ) -> Tables:
-    """Averages of ever more experts of one task, and of different tasks, judged on that task."""
+    """Averages of ever more experts of one task, and of different tasks, judged on that task.
+
+    ``test``: accuracy (0..1) and loss (nats) by ``task``, ``count`` and ``kind`` (``same`` or
+    ``different`` tasks; the judged task's expert is in both).
+    """
     names = list(zoo.suite.tasks)
     if max(counts) > len(names):
         raise ValueError(f"{max(counts)} experts to merge, but there are {len(names)} tasks")

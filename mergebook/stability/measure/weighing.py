@@ -40,8 +40,9 @@ def weighing(
 ) -> Tables:
     """Averages with weights where the bound is least, and with the best of some drawn ones.
 
-    ``guide``: ``equal``; ``bound``, for the experts' rate and steps; ``bound inside``, for the
-    largest rate where it holds; ``best of m`` drawn, by validation loss.
+    ``weights`` and ``test`` are by ``steps``, ``guide`` and ``task``. Guides: ``equal``; ``bound``,
+    for the experts' rate and steps; ``bound inside``, for the largest rate where it holds; ``best
+    of m`` drawn, by validation loss.
     """
     losses = [*task_losses(problem_of(zoo, examples), zoo.pretrained).values()]
     generator = Generator().manual_seed(stable_seed("weighing", zoo.suite.seed))

@@ -145,7 +145,8 @@ def survey(
 ) -> pd.DataFrame:
     """Exact error and bounds of every setting on many families, whose first tasks are merged.
 
-    `HABIT` is how far log ηK lies from what was best in the *other* families of a kind.
+    Rows of ``own``, ``turned``, ``seed``, the setting, ``progress`` (ηK), `TOTALS` and `HABIT`: how
+    far log ηK lies from what was best in the *other* families of a kind.
     """
     rows: list[dict[str, Any]] = []
     grid: list[dict[Any, Any]] = [{**USUAL, **setting} for setting in settings]
@@ -183,7 +184,11 @@ TIMES, RATE = 8, 0.01  # how much longer two of the four experts are trained; η
 
 
 def uneven(lengths: Sequence[float], seeds: Sequence[int]) -> pd.DataFrame:
-    """Excess errors over that of θ_0 where two of four experts are trained `TIMES` longer."""
+    """Excess errors over that of θ_0 where two of four experts are trained `TIMES` longer.
+
+    By seed and ``progress``, means over the six choices of the two: of the ``average``,
+    ``fednova``, and the average of ``equal`` lengths.
+    """
     rows = []
     for seed, length in product(seeds, lengths):
         tasks = pulled_tasks(seed=seed)
