@@ -1,7 +1,4 @@
-"""mergebook: the book's laboratory. Suites of tasks, experiments, results, figures, and claims.
-
-Each of the five papers has one folder; `mergelib` holds the methods and the evaluation loops.
-"""
+"""mergebook: the book's laboratory, with one folder for each of the five papers."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -30,7 +30,6 @@ data_app = typer.Typer(help="Image sets of the vision suites.", no_args_is_help=
 app.add_typer(zoo_app, name="zoo")
 app.add_typer(data_app, name="data")
 
-
 app.callback()(root)  # its --version is the library's
 
 SuiteName = Annotated[
@@ -109,8 +108,7 @@ def demo(
 ) -> None:
     """Fine-tune experts from the shipped backbone, merge them four ways, and compare.
 
-    Writes TABLE.csv and FIGURE.png, named after the suite. The experts are cached: a second run
-    only merges and evaluates.
+    Writes TABLE.csv and FIGURE.png, named after the suite. The experts are cached.
     """
     import matplotlib as mpl
 

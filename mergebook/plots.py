@@ -1,12 +1,7 @@
-"""How the book's figures look, and the charts that its chapters share.
+"""How the book's figures look, and the charts that its chapters share, in Okabe and Ito's colours.
 
-Every method keeps its colour and label in every figure. The colours are those of Okabe and Ito
-(2008), so no two that meet are told apart by red against green alone.
-
-A *look* is a text of the legend, a colour, and a format as in `Axes.plot`; ``looks`` has one for
-each group that is drawn, and ``by`` is the column, or columns, that tell groups apart. Rows of a
-summary have a ``mean``, and ``half_width`` or ``low`` and ``high``. Where ``upright``, names stand
-on the horizontal axis. Further arguments are those of `Axes.errorbar`, or of `Axes.plot`.
+A *look* is a text of the legend, a colour, and a format of `Axes.plot`; ``looks`` has one for each
+group of the column or columns ``by``. Where ``upright``, names stand on the horizontal axis.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -117,12 +112,7 @@ def method_looks(methods: Iterable[str]) -> dict[str, Look]:
 
 
 def accuracy_by_task(table: pd.DataFrame) -> Figure:
-    """Dot plot: one row per task, one dot per method, from a table of `compare`.
-
-    Rows are ordered by what the average keeps of the expert's accuracy, or the pretrained model
-    where no average is shown; the grey bar spans from the pretrained model to the expert, the gap
-    that merging has to close.
-    """
+    """A dot per task and method of `compare`; a bar from the pretrained model to the expert."""
     wide = table.pivot_table(index="task", columns="method", values="accuracy")
     kept = wide["average" if "average" in wide else "pretrained"] / wide["individual"]
     wide = wide.loc[kept.sort_values().index]
@@ -175,13 +165,10 @@ def forest(
     sets: Mapping[str, pd.DataFrame],
     ax: Axes,
     colours: Sequence[str] | Mapping[str, str],
-    *,
-    digits: int | None = None,
 ) -> None:
-    """Differences with both intervals, from top to bottom: thick over seeds, thin over tasks too.
+    """Differences with both intervals of `both_intervals`: thick over seeds, thin over tasks too.
 
-    Each set is from `both_intervals` and has its own marker. Colours are one for each row, or set
-    to colour. With ``digits`` the mean and the thin line's ends are written beside the last set.
+    Colours are one for each row, or set to colour.
     """
     for k, (name, rows) in enumerate(sets.items()):
         values = rows[["mean", "half_width", "low", "high"]].to_numpy()
@@ -194,10 +181,6 @@ def forest(
             ax.plot((low, high), (y, y), color=shade, lw=1.2)
             ax.plot((mean - half, mean + half), (y, y), color=shade, lw=3.5)
             ax.plot(mean, y, marker, color=shade, ms=7, mec="white")
-    if digits is not None:
-        for i, (mean, _, low, high) in enumerate(values):
-            text = f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
-            ax.text(1.02, i, text, transform=ax.get_yaxis_transform(), va="center", fontsize=10)
     note: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": 9}
     ax.text(1, 1.005, "thick: seeds, thin: seeds and tasks", transform=ax.transAxes, **note)
     ax.set_yticks(range(len(rows)), [str(name) for name in rows.index])
@@ -312,10 +295,7 @@ def intervals(
     gap: float = 0.2,
     **style: Any,
 ) -> None:
-    """Means of a column with 95 % intervals across seeds, groups side by side ``at`` each name.
-
-    ``names`` are all of them in order, or name to what the axis calls it.
-    """
+    """Means of a column with 95 % intervals across seeds, groups side by side ``at`` each name."""
     named = names if names is not None else list(dict.fromkeys(table[at]))
     drawn = list(_groups(table[table[at].isin(list(named))], by, looks))
     for k, (look, rows) in enumerate(drawn):
@@ -348,11 +328,11 @@ def log_axis(
     axis.minorticks_off()
 
 
-def legend_outside(figure: Figure, loc: Any = "lower center", **style: Any) -> None:
+def legend_outside(figure: Figure, **style: Any) -> None:
     """One legend for all panels of a figure, each label once, outside of the axes."""
     found: dict[str, Any] = {}
     for ax in figure.axes:
         for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
             found.setdefault(name, handle)
-    looks: dict[str, Any] = {"ncols": 3, "loc": f"outside {loc}"} | style
+    looks: dict[str, Any] = {"ncols": 3, "loc": "outside lower center"} | style
     figure.legend(list(found.values()), list(found), **looks)

@@ -40,11 +40,7 @@ RIVALS: tuple[tuple[str, str, str, Role], ...] = (
 
 
 def order(load: Load) -> Iterator[Comparison]:
-    """C1: CART against each of the other four; shown is the one that its lead is least sure over.
-
-    A check that holds over that one holds over all four: an intersection–union test. The rival with
-    the highest mean would not do, as a lead over it may be surer than that over another one.
-    """
+    """C1: CART against the rival over which its lead is least sure (intersection–union test)."""
     for setting in SETTINGS:
         for suite, words in setting.suites(setting.counts):
             result, row = partial(baselines, suite, setting.ending, load), TABLE.get(suite, ())
@@ -290,9 +286,7 @@ def task_counts(load: Load) -> Iterator[Comparison]:
 def compression(load: Load) -> Iterator[Comparison]:
     """C8: CART-Indexing beside the experts, EMR and TALL masks.
 
-    The paper does not say what happens to the rest (norms, biases, tables): the average, as in its
-    merges, and each task's own, as in the released code, are both primary. Results without the
-    column ``rest`` have the average only.
+    Both readings of ``rest`` are primary, as the paper names none. Results without it: the average.
     """
     suites = [(s, *pair) for s in DECIDING for pair in s.suites(s.compressed)]
     cases = product(suites, {"own": "", "average": ", rest averaged"}.items(), RIVALS)

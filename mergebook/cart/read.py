@@ -1,7 +1,4 @@
-"""What chapter 11 reads of CART's results, and names of what was measured.
-
-Differences are in points (per cent of accuracy) where nothing else is said.
-"""
+"""What chapter 11 reads of CART's results; differences are in points (per cent of accuracy)."""
 
 from collections.abc import Callable
 
@@ -28,11 +25,7 @@ COMPRESSED = {
 def baselines(
     suite: str, ending: str = "", load: Callable[[str], pd.DataFrame] = load_table
 ) -> pd.DataFrame:
-    """The test rows of a suite's ``baselines``, with TIES's density searched where it was measured.
-
-    The first search left TIES at its default density; the results ``SUITE-ties`` repeat TIES with
-    density and scale chosen together on validation data, on the same experts.
-    """
+    """A suite's ``baselines``, with TIES of ``SUITE-ties``, where its density was searched too."""
     table = load(f"{suite}-baselines{ending}")
     try:
         searched = load(f"{suite}-ties{ending}").query("method == 'ties'")

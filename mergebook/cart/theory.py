@@ -1,19 +1,13 @@
 """Row-space interference and reconstruction error of task matrices (Choi et al., 2025).
 
-Take the task matrices D_t of one layer, either uncentred, τ_t = θ_t − θ_0, or centred, θ_t − θ_avg.
-With D_t = U_t S_t V_tᵀ and its k strongest directions, the paper's Eq. 5 is
+For the task matrices D_t = U_t S_t V_tᵀ of one layer, τ_t or centred, Eq. 5 is, with the k largest
+singular values Σ̃_t over an ℓ2 norm, of the ``"kept"`` values or of ``"all"`` (the paper is
+silent),
 
-    I(k) = Σ_{i≠j} ‖ Σ̃_i V_iᵀ V_j Σ̃_j ‖_F,
+    I(k) = Σ_{i≠j} ‖ Σ̃_i V_iᵀ V_j Σ̃_j ‖_F.
 
-where Σ̃_t is the diagonal matrix of the k largest singular values, divided by an ℓ2 norm. Over which
-values this norm goes is not said: over the k ``"kept"`` ones, or over ``"all"``; both are here. Its
-Eq. 7 is R(k) = Σ_t ‖ D_t − SVD_k(D_t) ‖_F², the squares of the singular values that are cut.
-
-Its theorems bound what the other tasks add to a linear layer's outputs on task t's inputs x_{t,i},
-
-    L = Σ_t Σ_i ‖ Σ_{s≠t} D_s x_{t,i} ‖²,
-
-by a multiple of I(r)², for inputs near the row space of D_t.
+Eq. 7 is R(k) = Σ_t ‖ D_t − SVD_k(D_t) ‖_F². Its theorems bound what the other tasks add to a
+layer's outputs on inputs x_{t,i}, L = Σ_t Σ_i ‖ Σ_{s≠t} D_s x_{t,i} ‖², by a multiple of I(r)².
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,7 +107,7 @@ def interference_curves(
     *,
     is_matrix: IsMatrix = is_matrix,
 ) -> pd.DataFrame:
-    """I(k) and R(k) of every matrix, centred and not, at some shares of the full rank.
+    """I(k) and R(k) of every matrix, centred and not, at some fractions of the full rank.
 
     ``interference`` has the norm over the kept values, ``interference_all`` that over all, and
     ``reconstruction`` is relative to R(0) of the same vectors.

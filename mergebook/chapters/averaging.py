@@ -1,7 +1,4 @@
-"""Losses on straight lines between networks, and rules of thumb for the scale of a merge.
-
-The loss barrier of a line is its height above the chord (Entezari et al., 2022).
-"""
+"""Losses on straight lines between networks, their barriers (Entezari et al., 2022), and scales."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -76,11 +73,7 @@ def train_perceptrons(
     separate: bool = True,
     device: torch.device | str = "cpu",
 ) -> Perceptrons:
-    """Train perceptrons with one hidden layer below the features that the frozen head reads.
-
-    Images are averaged to half their side first, so that training takes seconds. All networks share
-    the head, which fixes the order of their features; only hidden units can be in another order.
-    """
+    """Perceptrons with one hidden layer and one frozen head, on images of half the side."""
     name, task = next(iter(suite.tasks.items()))
     parts = {split: getattr(task, split) for split in ("train", "validation", "test")}
     for split, part in parts.items():

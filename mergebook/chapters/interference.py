@@ -1,8 +1,4 @@
-"""Interference of task vectors entry by entry, as chapters 03 and 41 measure it.
-
-Task vectors τ_t = θ_t − θ_0 are the rows of a table, shape ``(T, n)``, which rules that act entry
-by entry take for models of one tensor over a pretrained model of zeros.
-"""
+"""Interference of task vectors τ_t = θ_t − θ_0 entry by entry: rows of a table, ``(T, n)``."""
 
 from typing import Any
 

@@ -80,11 +80,7 @@ def title(method: str) -> str:
 
 
 def scores() -> pd.DataFrame:
-    """Test accuracies of every method on every suite.
-
-    One row per ``suite``, ``method``, ``seed`` and ``task``: ``accuracy`` (0..1) and
-    ``normalised``, its ratio to the expert's.
-    """
+    """Accuracies (0..1) and ``normalised`` ones on test data by suite, method, seed and task."""
     parts = []
     for suite, part in product(SUITES, PARTS):
         with suppress(MissingResult):
@@ -98,7 +94,6 @@ def scores() -> pd.DataFrame:
 
 
 def _tested(suite: str, part: str) -> pd.DataFrame:
-    """The test rows of one result, of the methods that are shown."""
     if part == "baselines":
         return baselines(suite)
     if part == "compression":
@@ -181,10 +176,7 @@ def _spent(suite: str, method: str) -> tuple[int, float]:
 
 
 def board() -> str:
-    """The leaderboard as HTML: one table of all suites, to be filtered and sorted.
-
-    Without scripts it shows all rows. Cells carry the number to sort by in ``data-value``.
-    """
+    """The leaderboard as HTML: one table, shown whole without scripts, sorted by ``data-value``."""
     rows = []
     for row in entries():
         cells = [

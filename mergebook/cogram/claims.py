@@ -1,8 +1,7 @@
 """What CoGraM's claims (Lenz, 2025) compare, each on the files in ``results/``.
 
-The paper's own setting is synthetic data, one geometric prototype per class, and λ = 5.5. It does
-not say whether its features have signs, nor whether its networks share their initial weights, so
-all four readings are primary. Other prototypes and real digits are secondary: 30 seeds each.
+The paper's own setting is synthetic data, one geometric prototype per class, and λ = 5.5; its four
+readings, by signs of features and by initial weights, are primary, all else is secondary.
 """
 
 from collections.abc import Iterator
@@ -39,7 +38,6 @@ RANKS: dict[str, Any] = {"kind": "correlation", "unit": "rank correlation"}
 
 
 def _case(study: str, source: str, data: str, start: str, **about: Any) -> "partial[Comparison]":
-    """A comparison on one of the `CASES` of a source."""
     where = {"data": data, "start": start}
     about = {"source": source, **where} | about
     return partial(comparison, result=f"{source}-{study}", where=where, keys=SEED, about=about)

@@ -1,8 +1,4 @@
-"""Studies of CoGraM: on a zoo, and on two networks for the same classes that differ in their data.
-
-The latter are functions of a seed and a source, see `mergebook.cogram.pairs`, and judge on test
-data of both networks.
-"""
+"""Studies of CoGraM: on a zoo, and on two networks that differ in their data (`cogram.pairs`)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -58,7 +54,7 @@ BASES = (*MERGED, "frank_wolfe")
 
 @study()
 def granular(zoo: Zoo, *, examples: int = 10, bases: Sequence[str] = BASES) -> Tables:
-    """CoGraM, layer by layer, after data-free merges and Frank-Wolfe, with and without rollback.
+    """CoGraM, layer by layer, after each ``base``, with and without rollback.
 
     ``test``: rows of ``base``, ``method`` (``none``, ``cogram``, ``cogram, rolled back``),
     ``task``, ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``.
@@ -89,15 +85,12 @@ def fusion(
 ) -> Tables:
     """What CoGraM makes of a Fisher merge: at each level, with each prototype, again and again.
 
-    ``test``: rows of ``data`` (``homogeneous``, ``heterogeneous``, or ``unequal``, where B has a
-    fifth of the examples), ``start`` (``common`` weights or ``own`` ones), ``method``, ``levels``,
-    ``prototypes``, ``iterations``, ``accuracy`` (0..1), ``toward_a``, where the network lies along
-    the line from B (0) to A (1), by projection, and ``loss`` (nats). The methods beside ``cogram``
-    are ``a``, ``b``, ``average``, ``fisher``, ``better`` (of a and b, by validation data) and
-    ``ensemble`` (their mean probabilities). ``chosen``: rows of ``data``, ``start``, ``method`` and
-    ``settings``: which is better. ``decisions``: rows of what ``cogram`` decided on whole layers:
-    ``layer``, ``case``, ``spread``, both networks' ``loss`` and ``alpha``, the loss ``before`` and
-    ``after``, and ``accepted``.
+    ``test``: rows of ``data`` (in ``unequal``, B has a fifth of the examples), ``start``
+    (``common`` weights or ``own`` ones), ``method`` (``better`` of ``a`` and ``b`` by validation
+    data; ``ensemble``: their mean probabilities), ``levels``, ``prototypes``, ``iterations``,
+    ``accuracy`` (0..1), ``toward_a``, the projection on the line from B (0) to A (1), and ``loss``
+    (nats). ``decisions`` of ``cogram`` on whole layers: ``layer``, ``case``, ``spread``, both
+    networks' ``loss`` and ``alpha``, the loss ``before`` and ``after``, and ``accepted``.
     """
     rows, chosen, decisions = [], [], []
     for names, pair in draw_pairs(seed, source, kinds):
@@ -159,9 +152,8 @@ def feature_scale(
 ) -> Tables:
     """CoGraM over layers on features that are shifted and scaled before anything is trained.
 
-    ``test``: rows of ``data``, ``start``, ``offset``, ``scale``, ``method`` (``a``, ``b``,
-    ``better`` by validation data, ``average``, ``fisher``, ``cogram``), ``prototypes``,
-    ``steepness``, ``iterations`` and ``accuracy`` (0..1); ``chosen``: which network is better.
+    ``test``: ``accuracy`` (0..1) by ``data``, ``start``, ``offset``, ``scale``, ``method``,
+    ``prototypes``, ``steepness`` and ``iterations``; ``chosen``: which network is better.
     """
     rows, chosen = [], []
     for offset, scale in product(offsets, scales):
@@ -183,12 +175,7 @@ def feature_scale(
 
 @study(load=pair_of)
 def thresholds(seed: int, source: str = "synthetic") -> Tables:
-    """The settings that the paper leaves out, searched on validation data.
-
-    ``validation``: rows of ``data``, ``start``, ``levels``, ``prototypes``, ``steepness``,
-    ``layer_low``, ``layer_high``, ``neuron_low``, ``neuron_high`` (None where unused) and
-    ``accuracy`` (0..1).
-    """
+    """``validation``: accuracies (0..1) by the settings that the paper leaves out."""
     rows = []
     for names, pair in draw_pairs(seed, source):
         for kind in ("geometric", "arithmetic"):
@@ -215,15 +202,11 @@ def _grid() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 @study(load=pair_of)
 def tuning(seed: int, source: str = "synthetic", *, learning_rate: float = 1e-3) -> Tables:
-    """Kickoff and fine-tuning on the training data of both networks.
+    """Kickoff and fine-tuning on the training data of both networks, for 28 epochs in all.
 
-    Every network gets as many epochs: 28 at one rate, or a kickoff of 8 at 2.5 times the rate and
-    then 20. Network A gets them too, and one that starts from nothing.
-
-    ``test``: rows of ``data``, ``start``, ``method`` (``a``, ``b``, ``fisher``, ``cogram`` with one
-    arithmetic prototype a class, ``scratch``), ``training`` (``none``, ``fine-tuning``,
-    ``kickoff``), ``accuracy`` on all test data, and ``accuracy_a`` and ``accuracy_b`` on the
-    halves.
+    A kickoff is 8 of them at 2.5 times the rate. ``test``: rows of ``data``, ``start``, ``method``
+    (``scratch`` starts from nothing), ``training`` (``none``, ``fine-tuning``, ``kickoff``),
+    ``accuracy`` on all test data, and ``accuracy_a`` and ``accuracy_b`` on the halves.
     """
     rows = []
     for names, pair in draw_pairs(seed, source):
@@ -244,7 +227,6 @@ def tuning(seed: int, source: str = "synthetic", *, learning_rate: float = 1e-3)
 def _trained(
     pair: Pair, state: StateDict, training: str, learning_rate: float, seed: int
 ) -> StateDict:
-    """The network after its epochs."""
     if training == "none":
         return state
     around: dict[str, Any] = {"model": pair.model, "heads": {"all": nn.Identity()}}

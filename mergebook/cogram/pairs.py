@@ -1,8 +1,4 @@
-"""Two networks for the same classes that differ in their data, as CoGraM's paper has them.
-
-A seed draws a pair of data sets and trains networks A and B, from the same weights, as in federated
-learning, or each from its own. Their Fisher merge is what CoGraM starts from.
-"""
+"""Networks A and B for the same classes, from one start or two, that differ in their data."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +38,6 @@ class Pair(Brief):
 
     @property
     def together(self) -> tuple[Tensor, Tensor]:
-        """The training data of both."""
         both = together(self.data.a, self.data.b)
         return both.inputs, both.labels
 
@@ -76,7 +71,6 @@ class Pair(Brief):
         return F.cross_entropy(self.outputs(state, split), labels).item()
 
     def prototypes(self, kind: str) -> dict[str, tuple[Tensor, Tensor]]:
-        """Of the training data of both networks together."""
         x, y = self.together
         return {"all": prototypes(x, y, kind=kind, per_class=PER_CLASS[kind])}
 
@@ -126,11 +120,7 @@ def draw_pairs(
 
 
 def digit_pair(seed: int, heterogeneous: bool, *, size: int = 1000) -> SyntheticPair:
-    """Real digits for two networks: A's are from MNIST, B's from MNIST, or else from USPS.
-
-    Pictures are averaged to 16 x 16 grey levels in -1..1, 256 features. Sizes as in
-    `synthetic_pair`: 1,000 examples each, 1,000 for validation and 2,000 for testing together.
-    """
+    """MNIST for A, and MNIST or USPS for B, as 16 x 16 grey levels in -1..1, 256 features."""
     train, validation, test = [], [], []
     for party, name in enumerate(("mnist", "usps" if heterogeneous else "mnist")):
         stored = load_arrays(name)
@@ -155,7 +145,6 @@ def shifted(data: SyntheticPair, offset: float, scale: float) -> SyntheticPair:
 
 
 def _mapped(data: SyntheticPair, function: Callable[[Tensor], Tensor]) -> SyntheticPair:
-    """The same data with a function applied to the inputs of every part."""
     parts = (data.a, data.b, data.validation, data.test)
     return SyntheticPair(*(Split(function(part.inputs), part.labels) for part in parts))
 

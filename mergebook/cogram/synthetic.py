@@ -1,11 +1,8 @@
-"""Synthetic data for two networks, as CoGraM was tested on, and the two networks.
+"""Synthetic data for two networks, as in CoGraM's tests (Lenz, section Results), and the networks.
 
-Lenz (section Results): 20 classes in 32 dimensions, a random centre each; subclusters by random
-shifts; samples of multivariate normal distributions, distorted by sine and tangent, with noise.
-*Homogeneous*: networks A and B draw from one such distribution. *Heterogeneous*: they share the
-classes' centres, and each has its own subclusters, covariances and distortion. The paper gives no
-strengths; the ones here were chosen by A and B alone, not by what merging makes of them: each is
-right on about four of five homogeneous test examples, and the problem's hardness differs by seed.
+*Homogeneous*: A and B draw from one distribution. *Heterogeneous*: they share the classes' centres,
+and each has its own subclusters, covariances and distortion. The paper gives no strengths; those
+here were chosen by A and B alone, which are right on about four of five homogeneous test examples.
 """
 
 from collections.abc import Callable
@@ -95,11 +92,7 @@ def together(a: Split, b: Split) -> Split:
 
 
 def _distribution(centres: Tensor, made: Settings, generator: Generator) -> Draw:
-    """Where one network's examples come from: what draws some, of a size and with noise.
-
-    Around subclusters' means, with a class's covariance; x is distorted by a·sin(f·x) and by
-    t·tan(limit·tanh(x / 2)), of the amplitude a, the frequency f and the strength t.
-    """
+    """What draws one network's examples: x distorted by a·sin(f·x) and t·tan(limit·tanh(x / 2))."""
     ranges = (made.shift, made.spread, made.sine, made.frequency, made.tangent)
     shift, spread, sine, frequency, tangent = (_uniform(each, generator) for each in ranges)
     classes, dimensions = centres.shape

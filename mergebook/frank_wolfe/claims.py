@@ -1,10 +1,8 @@
 """What FW-Merging's claims (Chen et al., 2025) compare, on the files in ``results/``.
 
-The book's walk is the theorem's method, repaired: an oracle of inner products, coefficients in the
-simplex, and the current point kept. The released code differs, above all in coefficients that are
-free. Where free coefficients were measured (F1, F4), a claim about accuracies is tested with them,
-and the walk inside the hull is a control. Where only the book's walk was measured (F2, F3, F6, F8),
-it decides, and the entry says whose it is. Repaired steps never decide about a theorem (F5).
+The book's walk is the theorem's method, repaired; the released code has free coefficients. Where
+these were measured (F1, F4) they decide about accuracies, and the walk is a control; elsewhere (F2,
+F3, F6, F8) the walk decides. Repaired steps never decide about a theorem (F5).
 """
 
 import math
@@ -127,10 +125,9 @@ def relevant(load: Load) -> Iterator[Comparison]:
 
 
 def printed_mixtures(starts: int = 10, steps: int = 3) -> pd.DataFrame:
-    """What the soft step as printed, which drops the current point, makes of twenty random corners.
+    """``smallest`` corner's coefficient and share of ``experts`` of the soft step as printed.
 
-    The loss is ½‖θ − goal‖² in ten dimensions; every second start lies far outside the corners'
-    hull. Quantities: the ``smallest`` coefficient of a corner, and the share of all ``experts``.
+    On ½‖θ − goal‖² of twenty random corners; every second start lies far outside their hull.
     """
     cloud = torch.from_numpy(np.random.default_rng(0).standard_normal((20, 10)))
     corners = {f"expert {i}": {"w": point} for i, point in enumerate(cloud)}
@@ -189,10 +186,9 @@ def _hull_in(history: pd.DataFrame, table: pd.DataFrame) -> Iterator[Check]:
 
 
 def printed_walks(starts: int = 10, steps: int = 60) -> pd.DataFrame:
-    """Soft Frank-Wolfe as the theorem prints it, on ½‖θ‖² over a regular triangle around 0.
+    """The smallest ``gap`` of soft Frank-Wolfe as printed, and the one ``allowed`` by the theorem.
 
-    The two best corners are mixed and the current point is dropped, since the weights sum to one.
-    The ``gap`` is the smallest so far, and ``allowed`` what the theorem's bound allows then.
+    On ½‖θ‖² over a regular triangle around 0, where the current point is dropped.
     """
     angles = 2 * np.pi * np.arange(3) / 3
     corners = np.stack([np.cos(angles), np.sin(angles)], 1)
@@ -229,7 +225,6 @@ def rate(load: Load) -> Iterator[Comparison | Check]:
 
 
 def _fall(history: pd.DataFrame, method: str) -> np.ndarray:
-    """How fast the gap of the repaired steps falls."""
     gaps = pick(history, "gap", keys=("seed", "step"), method=method).unstack("step")
     last = gaps.ffill(axis=1).iloc[:, -1].clip(lower=STILL)
     steps = gaps.notna().sum(axis=1)

@@ -1,9 +1,7 @@
 """Frank-Wolfe on the hull of experts: its rates, and the constants they need (Chen et al., 2025).
 
-The hull M of experts θ_1 … θ_T has the diameter D, the largest distance of two experts. A loss ℓ is
-L-smooth on M where its gradient changes by at most L times the distance. With the gap
-g = max_{s ∈ M} ⟨∇ℓ(θ), θ − s⟩, the excess h_0 = ℓ(θ_0) − min_M ℓ and S steps, each function below
-bounds the smallest gap that the iterates θ_0 … θ_S have: `soft_bound` is Theorem 1 of the paper,
+D is the diameter of the hull M; ℓ is L-smooth on it; the gap is g = max_{s ∈ M} ⟨∇ℓ(θ), θ − s⟩, and
+h_0 = ℓ(θ_0) − min_M ℓ. Each function bounds the smallest gap in S steps: `soft_bound` is Theorem 1,
 `classical_bound` that of Lacoste-Julien (2016), `convex_bound` holds for convex ℓ only.
 """
 
@@ -51,11 +49,7 @@ def diameter(experts: Mapping[str, StateDict], keys: Collection[str]) -> float:
 def smoothness(
     objective: Objective, point: StateDict, experts: Mapping[str, StateDict], *, step: float = 0.02
 ) -> float:
-    """The largest |dᵀ H d| / dᵀd of the Hessian H at a point, over directions d within the hull.
-
-    By central differences of the gradient along each expert's difference to the first. L is the
-    largest over the hull, so a few points give a lower estimate.
-    """
+    """The largest |dᵀ H d| / dᵀd at a point for the experts' differences to the first; ≤ L."""
     first, *others = experts.values()
     directions = [
         {key: other[key].to(tensor) - first[key].to(tensor) for key, tensor in point.items()}
@@ -80,11 +74,7 @@ def smoothness(
 
 
 def printed_gaps(corners: Tensor, point: Tensor, top_k: int, steps: int = 60) -> list[float]:
-    """Gaps of the soft step as printed, which drops the current point, on ½ ‖θ‖².
-
-    For one vertex or the best two, where the exact mixture is the origin's nearest point on their
-    segment.
-    """
+    """Gaps of the soft step as printed, for one or two vertices, on ½ ‖θ‖²: it drops the point."""
     if top_k not in (1, 2):
         raise ValueError(f"top_k is {top_k}, expected 1 or 2: only these have a closed form here")
     gaps = []
@@ -133,5 +123,4 @@ def _inner(a: StateDict, b: StateDict) -> float:
 
 
 def _table(rows: Sequence[StateDict], columns: Sequence[StateDict]) -> Tensor:
-    """All inner products, float64."""
     return torch.tensor([[_inner(a, b) for b in columns] for a in rows], dtype=torch.float64)

@@ -1,8 +1,4 @@
-"""All studies by name, and all results: which study makes each, and whether its code is today's.
-
-Importing this module registers the studies of each paper. ``mergebook/results.toml`` has an entry
-for every file in ``results/``; `planned` reads one, `stale_results` holds files against theirs.
-"""
+"""All studies by name (imported here) and all results: which study made each, by which code."""
 
 import importlib
 import pkgutil
@@ -69,11 +65,7 @@ def planned(name: str, suite: str | None = None) -> Measurement:
 
 
 def stale_results(folder: Path) -> dict[str, str]:
-    """File name to why its numbers may differ from what its entry measures today.
-
-    The hash of code is coarse, so most changes leave the numbers as they are; hashes of another
-    minor version of Python always differ. Results of other commands have none and are left out.
-    """
+    """File name to why its numbers may differ from what its entry measures today."""
     known = entries()
     reasons = {}
     for file in sorted(folder.glob("*.json")):

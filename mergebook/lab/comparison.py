@@ -1,7 +1,4 @@
-"""Compare merging methods on one zoo: choose hyperparameters on validation data, judge on test.
-
-`compare` is the table of `mergebook demo`. What the studies of all papers share stands here.
-"""
+"""Compare merging methods on one zoo: choose hyperparameters on validation data, judge on test."""
 
 import math
 import warnings
@@ -52,11 +49,7 @@ def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor
 
 
 def score_grid(zoo: Zoo, method: str, grid: Grid, *, autocast: bool = False) -> pd.DataFrame:
-    """The mean over tasks of the suite's metric, e.g. ``accuracy``, beside every point of a grid.
-
-    With ``autocast`` in bfloat16 where that is safe and the processor has it: several times faster
-    there, and good enough to choose by.
-    """
+    """The suite's metric at every point of a grid, mean over tasks; ``autocast`` takes bfloat16."""
     chosen = points(grid)
     candidates = merged_grid(partial(merge_zoo, method, zoo), method, grid)
     judge = partial(evaluate_many, zoo.model, candidates, zoo.heads, zoo.suite)
@@ -175,7 +168,6 @@ def adapted(zoo: Zoo, method: str, data: Mapping[str, Any], **options: Any) -> A
 
 
 def _around(zoo: Zoo) -> dict[str, Any]:
-    """What procedures take besides experts and data."""
     known = {"pretrained": zoo.pretrained, "model": zoo.model, "heads": zoo.heads}
     return known | {"transform": zoo.suite.transforms, "is_matrix": zoo.is_matrix}
 

@@ -1,8 +1,7 @@
 """The code behind a study, as a hash: what was measured by other code is not taken for it.
 
-The hash is coarse: it covers the library, the suites, the laboratory and the measurements and
-theory of the study's paper. It is taken over syntax trees, so comments, docstrings and layout do
-not count. Trees differ between minor versions of Python: with another one, runs are measured again.
+It covers the library, suites, laboratory and the paper's measurements and theory, as syntax trees:
+comments, docstrings and layout do not count, the minor version of Python does.
 """
 
 import ast
@@ -36,7 +35,6 @@ def code_key(function: Callable[..., Any], root: Path = ROOT) -> str:
 
 @cache
 def _code_in(root: Path, folder: str) -> str:
-    """Hash of the modules in a folder, by their paths."""
     state = hashlib.sha256()
     for file in sorted((root / folder).rglob("*.*")):
         path = file.relative_to(root)

@@ -21,11 +21,7 @@ Labelled = tuple[Tensor, Tensor]  # features (N, width) and labels (N)
 
 
 def ridge(features: Tensor, labels: Tensor, classes: int) -> tuple[nn.Linear, float]:
-    """Fit a linear classifier to one-hot labels by ridge regression with an intercept.
-
-    The penalty is the one of `PENALTIES`, in units of the mean squared singular value, that has the
-    highest leave-one-out accuracy, and the largest of several. The accuracy is returned, too.
-    """
+    """Fit ridge regression to one-hot labels; return it and its best leave-one-out accuracy."""
     targets = F.one_hot(labels, classes).double()
     centre, mean = features.double().mean(0), targets.mean(0)
     u, s, vh = torch.linalg.svd(features.double() - centre, full_matrices=False)

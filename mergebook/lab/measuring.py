@@ -48,11 +48,7 @@ class Measurement:
 
 
 def measure(plan: Measurement, *, device: str = "cpu", jobs: int = 1) -> dict[str, Any]:
-    """The study's tables, each row with its ``seed``, and ``provenance``: a JSON-ready record.
-
-    Runs that were measured before, by the same code on the same inputs, are read from the cache.
-    Where one fails, the others are measured all the same before its error is raised.
-    """
+    """The study's tables and ``provenance``; if a run fails, the others are measured first."""
     runs, folder = plan.runs(device), cache_folder() / "studies"
     outcomes = sweep.map(runs, folder=folder, jobs=jobs)
     failures = [outcome.error for outcome in outcomes if outcome.error is not None]
@@ -102,7 +98,6 @@ def _said_once(made: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _stacked(records: Sequence[Mapping[str, Any]]) -> Tables:
-    """The tables of all records, one below the other."""
     tables: Tables = {}
     for record in records:
         for name, rows in record.items():

@@ -1,7 +1,4 @@
-"""Planes in the space of weights, with coordinates that keep all distances.
-
-Any model has a nearest point in a plane, its foot.
-"""
+"""Planes in the space of weights, with coordinates that keep all distances."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,6 +40,5 @@ class Plane(Brief):
         return [float(part) for part in self.axes @ (flatten(own) - flatten(self.origin))]
 
     def model(self, x: float, y: float) -> dict[str, Tensor]:
-        """The model at a point of the plane."""
         point = flatten(self.origin) + self.axes.new_tensor([x, y]) @ self.axes
         return unflatten(point, self.origin)

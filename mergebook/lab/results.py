@@ -1,18 +1,12 @@
 """Result files: JSON that holds tables by column, so that they say more in less.
 
-A record in memory is ``provenance`` and tables, lists of rows as dictionaries. In its file every
-table stands under ``tables``, its columns one per line::
+A record in memory is ``provenance`` and tables, lists of rows. In a file a column is::
 
-    "test": {"rows": 4, "columns": {
-      "seed": {"values": [0], "codes": null},
-      "method": {"values": ["average", "cart"], "codes": [0, 0, 1, 1]},
-      "accuracy": [0.5, 0.625, 0.75, 0.875]}}
+    {"values": ["average", "cart"], "codes": [0, 0, 1, 1]}
 
-A column is the list of its values, or, where that is shorter, its distinct ``values`` and a code
-for each row; without codes all rows have the one value. Where rows differ in their keys, or in the
-order of these, ``layouts`` lists the kinds of rows there are, ``layout`` tells the kind of each,
-and ``null`` fills the columns that a row does not have. Reading gives back what was written, to
-the last bit and to the type of every number.
+or, where that is shorter, the list of its values; ``codes`` null: one value in all rows. Where rows
+differ in keys or their order, ``layouts`` lists the kinds, ``layout`` has each row's, and ``null``
+fills the rest. Reading gives back what was written, to the last bit and every number's type.
 """
 
 import json
@@ -65,20 +59,15 @@ def read_result(path: Traversable) -> dict[str, Any]:
 
 def load_result(name: str) -> dict[str, Any]:
     """A record that ships with the package, from ``results/NAME.json``, or MissingResult."""
-    folder = results_folder()
+    package = resources.files("mergebook")
+    shipped = package / "results"  # in the package, or beside it where it runs from a checkout
+    folder = shipped if shipped.is_dir() else package / ".." / "results"
     file = folder / f"{name}.json"
     if not file.is_file():
         files = folder.iterdir() if folder.is_dir() else ()
         known = sorted(f.name.removesuffix(".json") for f in files if f.name.endswith(".json"))
         raise MissingResult(f"no result {name!r}; there are: {', '.join(known) or 'none'}")
     return read_result(file)
-
-
-def results_folder() -> Traversable:
-    """The folder of shipped results: in the package, or beside it where it runs from a checkout."""
-    package = resources.files("mergebook")
-    installed = package / "results"
-    return installed if installed.is_dir() else package / ".." / "results"
 
 
 def load_table(name: str, part: str = "test") -> pd.DataFrame:

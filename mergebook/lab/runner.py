@@ -1,8 +1,6 @@
-"""Studies and their runs.
+"""A study is a function that returns tables; its keyword-only parameters are its settings.
 
-A study is a function that returns tables, lists of rows: of a zoo, or of whatever its `Study` loads
-for a suite and a seed. Its keyword-only parameters are its settings. A `Run` is a study on one
-suite with one seed and one choice of settings: the unit of work, of cache and of resume.
+A `Run` is a study on one suite, seed and choice of settings: what is cached, and resumed.
 """
 
 import inspect
@@ -99,7 +97,6 @@ class Study:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Its settings and their defaults."""
         if self.options is not None:
             usual = self.options()
             return {part.name: getattr(usual, part.name) for part in fields(usual)}
@@ -122,7 +119,6 @@ class Study:
 
     @property
     def code(self) -> str:
-        """Hash of the code that it depends on."""
         return code_key(self.function)
 
 

@@ -1,10 +1,8 @@
 """Many runs: in this process, or on the cores of a machine by joblib.
 
-Every run's record is written to a folder as soon as it is there, whole or not at all, under a name
-that holds the key of all it depends on. So a sweep that was killed loses the runs in flight, and
-the next call goes on. A run that fails leaves its traceback beside the records, the others finish,
-and the next call tries it again. Processes that share a folder divide the runs among them, on a
-cluster as well.
+Every run's record is written whole, under a name that holds its key: a sweep that was killed goes
+on. A failed run leaves its traceback, the others finish, and the next call tries it again.
+Processes that share a folder divide the runs among them, on a cluster as well.
 """
 
 import contextlib
@@ -49,11 +47,7 @@ class Outcome(Brief):
 
 
 def map(works: Sequence[Work], *, folder: Path, jobs: int = 1) -> list[Outcome]:
-    """The outcome of every run, in their order; those that are in the folder are not repeated.
-
-    One job runs them in this process, more in as many processes. How many threads a run has may
-    show in the last bits of a sum.
-    """
+    """The outcome of every run, in their order; those in the folder are not repeated."""
     names = [work.name for work in works]
     for name in names:
         if names.count(name) > 1:

@@ -1,8 +1,4 @@
-"""Checks: what a claim says about measured numbers, with an interval, a p-value and power.
-
-A check holds the values that were measured, one per seed, or per seed and task. Its estimate, its
-interval, its p-value and the smallest difference that it could have shown follow from them.
-"""
+"""Checks: what a claim says about measured numbers, with an interval, a p-value and power."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,11 +30,9 @@ FEWEST = {"correlation": 4, "spread": 3, "fact": 1}  # rows; 2 for all other kin
 class Check:
     """A quantity that a claim says lies above a bound, or between two.
 
-    Its kinds are ``"mean"``; ``"spread"``, the log ratio of two columns' mean absolute deviations;
-    ``"correlation"``, Spearman's of two columns; ``"fraction"``, of ones among zeros and ones, with
-    an exact binomial test; and ``"fact"``, where the values are not a sample, such as a
-    counterexample, and all must be beyond the bound. A mean of equal values is a fact where it does
-    not decide. Values that are missing, too few, or without any spread are a ValueError.
+    Kinds: "mean"; "spread", the log ratio of two columns' mean absolute deviations; "correlation",
+    Spearman's of two columns; "fraction", of ones among zeros and ones, by a binomial test; and
+    "fact", no sample: all must be beyond the bound. Equal values that do not decide are a fact.
     """
 
     what: str  # in words
@@ -167,10 +161,7 @@ def chosen(table: pd.DataFrame, rows: Rows) -> np.ndarray:
 def indexed(
     table: pd.DataFrame, rows: np.ndarray, column: str, keys: Sequence[str], which: Any = ""
 ) -> pd.Series:
-    """One column of some rows, indexed by their keys; accuracies, 0..1, come in per cent.
-
-    ValueError says `which` rows lack a column, are none, or are several with the same keys.
-    """
+    """One column of some rows by their keys, accuracies in per cent; ValueError names bad rows."""
     _need(table, [*keys, column])
     arrays = [table[name].array[rows] for name in keys]
     index: pd.Index = pd.MultiIndex.from_arrays(arrays, names=[*keys])

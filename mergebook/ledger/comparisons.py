@@ -1,7 +1,4 @@
-"""Comparisons as data: two kinds of rows of a result, of which a claim says that one is better.
-
-Checks follow from the record, and so do the ways in which the tests spoil what it compares.
-"""
+"""Comparisons as data, from which checks follow, and the ways in which tests spoil them."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -71,11 +68,9 @@ class Comparison:
         return names
 
     def check(self, load: Load) -> Check:
-        """The comparison on a result."""
         return self.of(self.table(load))
 
     def table(self, load: Load) -> pd.DataFrame:
-        """All rows of its source."""
         return load(*self.result) if isinstance(self.result, tuple) else load(self.result)
 
     def of(self, table: pd.DataFrame) -> Check:
@@ -83,7 +78,6 @@ class Comparison:
         return Check(**self.fields(table))
 
     def fields(self, table: pd.DataFrame) -> dict[str, Any]:
-        """The fields of that check."""
         known = {each.name for each in fields(Check) if each.init}
         options = {name: getattr(self, name) for name in known if hasattr(self, name)}
         options["unit"] = UNITS.get(str(self.value), "") if self.unit is None else self.unit
@@ -108,7 +102,6 @@ class Comparison:
 
     @property
     def value_columns(self) -> tuple[Any, Any]:
-        """The column of either side."""
         return (self.value, self.value) if isinstance(self.value, str) else self.value
 
     def rows(self, table: pd.DataFrame) -> list[np.ndarray]:

@@ -1,7 +1,4 @@
-"""The ledger drawn and written: forest plots, and entries that fit a phone.
-
-All take rows of the ledger, or their checks, from `judge`.
-"""
+"""The ledger of `judge` drawn and written: forest plots, and entries that fit a phone."""
 
 import textwrap
 from typing import Any
@@ -42,12 +39,7 @@ LEFT, RIGHT = -3.62, 1.92  # what the figure spans, where an interval's longest 
 
 
 def forest(table: pd.DataFrame, checks: pd.DataFrame) -> Figure:
-    """Draw every primary check with its interval, claim by claim, and the paper's figures.
-
-    Intervals are drawn as distances from the bound that a check must leave to the right, each
-    claim's and unit's on a scale of its own. Grey bands are what counts as equal, diamonds the
-    paper's figures.
-    """
+    """Draw primary checks as distances from their bounds; diamonds are the papers' figures."""
     mine = checks[(checks["role"] == "primary") & checks["claim"].isin(table["claim"])]
     lines = sum(len(textwrap.wrap(what, WIDTH)) for what in mine["what"])
     rows = 0.3 * len(mine) + 0.7 * lines + 1.5 * len(table)
@@ -86,7 +78,6 @@ def forest(table: pd.DataFrame, checks: pd.DataFrame) -> Figure:
 
 
 def _draw(ax: Axes, check: Any, place: float, reach: float) -> None:
-    """One interval, its tolerance and the paper's figure, as distances from the bound."""
     low, value, high = (
         np.clip((getattr(check, name) - check.bound) / reach, -1, 1)
         for name in ("low", "value", "high")
@@ -127,10 +118,7 @@ def _digits(value: float) -> str:
 
 
 def summary(table: pd.DataFrame, checks: pd.DataFrame, page: str) -> str:
-    """Rows of a Markdown table: claim, verdict, interval of the first primary check, networks.
-
-    Each claim links to its entry on ``page``.
-    """
+    """Rows of a Markdown table: claim with a link, verdict, first primary interval, networks."""
     rows = []
     for row in table.to_dict("records"):
         key, own = row["claim"], checks[checks["claim"] == row["claim"]]

@@ -43,7 +43,6 @@ class Claim:
     test: Test
 
     def checks(self, load: Load) -> list[Check]:
-        """The checks of this claim."""
         made = self.test(load)
         return [each.check(load) if isinstance(each, Comparison) else each for each in made]
 
@@ -77,9 +76,8 @@ class Outcome(NamedTuple):
 def outcomes(checks: Sequence[Check]) -> list[Outcome]:
     """What each check shows: whether it holds, fails, or is open.
 
-    P-values are corrected by Holm's method for the number of checks with the same role, and decide
-    below 5 %. If every primary check holds without a correction, all of them hold: a claim that
-    needs all its checks is tested at 5 % like that (intersection-union test).
+    P-values are Holm's for the number of checks with the same role, and decide below 5 %. If every
+    primary check holds without a correction, all of them hold (intersection-union test).
     """
     shown: dict[int, Outcome] = {}
     for i, check in enumerate(checks):
@@ -121,11 +119,9 @@ def pooled(checks: Sequence[Check]) -> Pooled | None:
 
 
 def judge(claims: Iterable[Claim], load: Load = load_table) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Test claims against the results that are there; those without a result are not tested.
+    """Test claims against the results that are there: the ledger, a row per claim, and all checks.
 
-    The ledger, a row per claim with ``verdict``, ``ours`` (counts of what its primary checks show)
-    and ``pooled`` (the effect over networks, or None); and all checks, a row each, with ``claim``,
-    ``id``, ``outcome``, the interval that decides, and columns for all that checks are about.
+    The ledger has ``verdict``, ``ours`` (counts of primary outcomes) and ``pooled``, or None.
     """
     known = cached(load)
     rows, tested = [], []

@@ -1,19 +1,14 @@
 """Training from a start, what it is measured by, and what it costs (Anonymous, 2025, section 4).
 
-**Steps to a loss.** A start is judged by the steps that it needs to reach a loss that was fixed
-beforehand. There is one definition, and `steps_to` is its only implementation:
+**Steps to a loss**, as `steps_to` computes them:
 
-1. Losses are read every few steps. Each reading is replaced by the median of itself and its two
-   neighbours; the first and the last reading stay as they are. This removes single outliers, and
-   changes nothing where a loss falls steadily.
-2. A loss is reached where this smoothed curve, on straight lines between readings, is first as low.
-   That may be as late as the last reading.
-3. A *goal* is the lowest value so far of the same smoothed curve, of training from scratch on
-   seeds that are used for nothing else (1000 and above), at the last reading no later than a
-   fraction of the budget (`GOALS`, at most 0.6); the median over those seeds.
-4. A run that never reaches a goal counts as if it had at its last step. A run that reaches it at
-   the first reading after step 0 or before counts as if it had at that reading, because nothing was
-   read in between. Both give bounds of a speed-up, not estimates.
+1. Readings are smoothed by the median of three; the first and the last stay as they are.
+2. A loss is reached where this curve, on straight lines between readings, is first as low.
+3. A *goal* is the lowest value so far of that curve, of training from scratch on seeds that are
+   used for nothing else (1000 and above), at the last reading no later than a fraction of the
+   budget (`GOALS`, at most 0.6); the median over those seeds.
+4. A run that never reaches a goal counts as if at its last step, one that is there by the first
+   reading after step 0 as if at that: bounds of a speed-up, not estimates.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +22,6 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 Account = Literal["A", "B", "C"]
-
 
 TUNING = 1000  # first seed of goals and rates; all other studies use lower ones
 GOALS = {"easy": 0.3, "hard": 0.6}  # fractions of the budget at which scratch defines a goal

@@ -1,8 +1,4 @@
-"""Distances between data distributions of which SAIL's text and experiments speak.
-
-The theorems use total variation; FID, KID and the AUC of a classifier are ours. Weights come from
-`mergelib.sail.divergences.mmd_table`.
-"""
+"""Distances between data that SAIL speaks of; its theorems use total variation."""
 
 import math
 
@@ -15,11 +11,9 @@ from mergelib.sail.divergences import checked_samples
 
 
 def total_variation(first: Tensor, second: Tensor) -> Tensor:
-    """Return ½ Σ |p − q|, in 0..1, of two histograms with the same bins.
+    """Return ½ Σ |p − q|, in 0..1, of two histograms ``(…, bins)``, counts or fractions.
 
-    Histograms are counts or fractions ``(…, bins)``, normalised here. For tokens, use
-    ``torch.bincount(tokens, minlength=vocabulary)``. Bins that differ, and counts that are all
-    zero, negative or not finite are a ``ValueError``.
+    Bins that differ, and counts that are all zero, negative or not finite are a ``ValueError``.
     """
     if first.shape[-1] != second.shape[-1]:
         bins = f"{first.shape[-1]} and {second.shape[-1]}"
@@ -41,8 +35,7 @@ def gaussian_variation(distance: Tensor | float) -> Tensor:
 def frechet_distance(first: Tensor, second: Tensor) -> float:
     """Return ‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2 (Σ₁ Σ₂)^½) of two samples (Heusel et al., 2017).
 
-    The samples are ``(m, d)`` and ``(n, d)``. The value is biased upwards, so compare values only
-    for equal numbers of rows.
+    It is biased upwards, so compare values only for equal numbers of rows.
     """
     rows = checked_samples([first, second])
     means, covariances = [part.mean(0) for part in rows], [torch.cov(part.T) for part in rows]
@@ -65,11 +58,10 @@ def kernel_distance(first: Tensor, second: Tensor) -> float:
 def classifier_auc(
     first: Tensor, second: Tensor, *, given: tuple[Tensor, Tensor] | None = None
 ) -> float:
-    """Return the mean test AUC of a linear classifier that separates two samples; ½ is chance.
+    """Return the mean AUC of a linear classifier that separates two samples; ½ is chance.
 
-    A logistic regression on standardised features is cross-validated on five contiguous folds, so
-    that neighbouring rows of a text stay together. ``given`` is a statistic of each row whose cubic
-    effect is removed; it is fitted on training folds only, as a fit on all rows would bias tests.
+    Cross-validated on five contiguous folds, so that neighbouring rows of a text stay together; a
+    cubic effect of the statistic ``given`` of each row is fitted on training folds, and removed.
     """
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import KFold

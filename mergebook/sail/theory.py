@@ -1,7 +1,6 @@
 """What SAIL's theory promises of a start near the optimum (Anonymous, 2025): bounds.
 
-With X = ‖θ_i − θ*‖² of a source and Y = ‖θ_rand − θ*‖² for θ_rand ~ N(0, I). Where a theorem had to
-be repaired, ``form`` chooses between what is printed and what is proved.
+X = ‖θ_i − θ*‖² of a source, Y = ‖θ_rand − θ*‖² for θ_rand ~ N(0, I); ``form``: printed or proved.
 """
 
 import math
@@ -47,10 +46,7 @@ def risk_bound(
     *,
     form: Form = "repaired",  # `"printed"`, but without λ, or `"repaired"`
 ) -> float:
-    """What the target's risk is at most, for all hypotheses at once, with probability 1 − δ.
-
-    Losses lie in 0..1.
-    """
+    """The target's risk is at most this, for all hypotheses at once, with probability 1 − δ."""
     factor = 2 if form == "printed" else 1
     spread = 3 * math.sqrt(math.log(2 * factor / LEVEL) / (2 * examples))
     return empirical_risk + factor * variation + 2 * complexity + spread

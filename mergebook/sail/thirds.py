@@ -1,8 +1,4 @@
-"""Splits of a text into blocks: thirds by mean token value, overlap (Anonymous, 2025).
-
-SAIL's section 4.4 and appendix H.1 sort blocks of 1,024 tokens by their mean token number: D_1, D_2
-and D_t are the lowest, middle and highest third. Parts here are rows of a table of blocks, int64.
-"""
+"""Splits of a text into blocks: overlap, and thirds by mean token value (Anonymous, 2025, H.1)."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,6 @@
 """Two spirals, sources that saw a part of them, and many small networks trained as one.
 
-SAIL's appendix K (Anonymous, 2025) trains two MLPs on 40 % of the data each. It gives no size,
-turns or noise, and says of D_1 both "the first 40 % of the training data" and "exclusively from
-the first spiral"; so there are several readings.
+SAIL's appendix K gives no size, turns or noise, and two readings of what D_1 has seen.
 """
 
 import math

@@ -18,11 +18,7 @@ VERSION = 1  # of what cached files mean; raise it to leave old caches behind
 def cached(
     file: Path, make: Callable[[], Mapping[str, Tensor]], origin: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """The state dict in a file; if it is absent or damaged, made now and written there.
-
-    The file's metadata hold its own name, the key of all that made it (`origin`), and a hash of its
-    content. Another process that wants the file waits. A cache that holds it may be read-only.
-    """
+    """The state dict in a file of this origin; if it is absent or damaged, made and written now."""
     state, _ = _read_cached(file)  # files appear whole, so reading takes no lock
     if state is not None:
         return state

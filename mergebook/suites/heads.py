@@ -1,9 +1,7 @@
 """Features of a backbone, and the frozen heads that tasks put on them.
 
-Only backbones are trained and merged. A task's head is a cosine classifier made of the mean
-*pretrained* features of a few examples per class and then frozen, as CLIP's text heads are
-(Ilharco et al., 2023). So "pretrained" is a weak but honest classifier, and the gap to the
-fine-tuned expert is what merging has to close.
+A head is a cosine classifier of the mean *pretrained* features of a few examples per class, as
+CLIP's text heads are (Ilharco et al., 2023): "pretrained" is a weak but honest classifier.
 """
 
 import torch
@@ -34,11 +32,7 @@ def few_shot_head(
     scale: float,
     seed: int,
 ) -> Head:
-    """A cosine head from the mean features of ``shots`` random examples of each class.
-
-    Raises:
-        ValueError: if a class has no example in ``split``.
-    """
+    """A cosine head of ``shots`` random examples' mean features; ValueError: a class has none."""
     device = next(model.parameters()).device
     order = torch.randperm(len(split.labels), generator=torch.Generator().manual_seed(seed))
     chosen = []

@@ -1,9 +1,4 @@
-"""The testbed's networks: each turns a picture into a feature vector, or a text into predictions.
-
-Heads for pictures belong to tasks, are frozen and never merged, so such a model ends at its
-features. The default is a small vision transformer with a convolutional stem. The language model is
-a GPT over characters of the same blocks; its output layer is its token table, and merged as well.
-"""
+"""The testbed's networks: pictures to features, under frozen heads, or texts to predictions."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -33,10 +28,7 @@ def to_tokens(codes: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with one fused ``qkv`` matrix, ``(B, N, width)`` to the same.
-
-    With ``causal``, no token sees a later one.
-    """
+    """Multi-head self-attention of ``(B, N, width)``; if ``causal``, no token sees a later one."""
 
     def __init__(self, width: int, heads: int, *, causal: bool = False) -> None:
         super().__init__()
@@ -70,17 +62,7 @@ class Block(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """A small ViT for 32x32 pictures whose patches come from three stride-2 convolutions.
-
-    Args:
-        width: size of the tokens and of the features.
-        depth: number of transformer blocks.
-        heads: attention heads; ``width`` must be divisible by it.
-        mlp_ratio: hidden size of a block's MLP over ``width``.
-
-    Forward: float pictures ``(B, 3, 32, 32)`` in -1..1 to features ``(B, width)``, the mean of
-    the 16 normalised tokens.
-    """
+    """A small ViT: pictures ``(B, 3, 32, 32)`` in -1..1 to the mean of 16 tokens ``(B, width)``."""
 
     def __init__(
         self, width: int = 160, depth: int = 4, heads: int = 5, mlp_ratio: int = 4
@@ -112,10 +94,7 @@ class VisionTransformer(nn.Module):
 
 
 class GPT(nn.Module):
-    """A small causal transformer over characters, whose token table is its output layer too.
-
-    Forward: int64 characters ``(B, N)`` to logits ``(B, N, vocabulary)`` of the next ones.
-    """
+    """A causal transformer: characters ``(B, N)`` to logits of the next by its token table."""
 
     def __init__(
         self,
@@ -144,7 +123,6 @@ class GPT(nn.Module):
 
 
 def _initialise(model: nn.Module) -> None:
-    """The usual start of a transformer, in place."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.trunc_normal_(module.weight, std=0.02)
@@ -190,11 +168,7 @@ class ResNet18(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A ResNet of torchvision's basic blocks, of any width and depth, for 32x32 pictures.
-
-    Each stage doubles the channels and halves the side: float pictures ``(B, 3, H, W)`` to features
-    ``(B, width · 2^(stages − 1))``.
-    """
+    """torchvision's basic blocks: ``(B, 3, H, W)`` to ``(B, width · 2^(stages − 1))``."""
 
     def __init__(self, width: int = 16, blocks: Sequence[int] = (2, 2, 2, 2)) -> None:
         super().__init__()
@@ -235,9 +209,7 @@ def started_anew(model: nn.Module, seed: int) -> nn.Module:
 class Linearised(nn.Module):
     """A network's first-order expansion in its weights: f(x; θ_0) + ∂f/∂θ (x; θ_0) · (θ − θ_0).
 
-    Experts that are fine-tuned in this form are linear in their weights, so that their merge has
-    the same mixture of their features (Ortiz-Jimenez et al., 2023). The copy ``net`` of the network
-    holds θ, the only part of the state dict.
+    Merges mix such experts' features (Ortiz-Jimenez et al., 2023). Its state dict is θ, in ``net``.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -272,12 +244,7 @@ TEXT_MODELS: dict[str, Callable[[], nn.Module]] = {"gpt": GPT}
 
 
 class Head(nn.Module):
-    """A frozen cosine classifier: ``logits = scale · cos(feature, class weight)``.
-
-    Args:
-        weight: class directions, shape ``(classes, width)``; stored with unit rows.
-        scale: inverse temperature of the softmax over cosines.
-    """
+    """A frozen cosine classifier, ``scale · cos(feature, class weight)``; ``(classes, width)``."""
 
     weight: Tensor
 

@@ -1,8 +1,4 @@
-"""Pretraining: how the backbones that ship with the package came about, and any other.
-
-One small backbone is trained on labelled sets that are not tasks of any suite, each under its own
-classifier; a language model learns the next characters of Wikipedia. Logs are in ``assets``.
-"""
+"""Pretraining, on sets that are tasks of no suite: the shipped backbones, and others."""
 
 import time
 from collections.abc import Sequence
@@ -53,10 +49,7 @@ def augment(images: Tensor, flips: Tensor, generator: torch.Generator) -> Tensor
 def pretrain(
     model: nn.Module, sets: Sequence[LabelledSet], recipe: Recipe = PRETRAINING, *, seed: int = 0
 ) -> list[dict[str, float]]:
-    """Train ``model`` in place on the union of the sets; returns one log record an epoch.
-
-    Each set gets a linear classifier of its own; only photographs may be mirrored.
-    """
+    """Train ``model`` in place on all sets, each under its own head; returns a record per epoch."""
     device = next(model.parameters()).device
     images = torch.cat([part.train.inputs for part in sets]).to(device)
     all_labels = torch.cat([part.train.labels for part in sets]).to(device)

@@ -1,8 +1,4 @@
-"""The register of families: who loads a suite, and how its models and experts come about.
-
-Families of the package register themselves when `mergebook.suites.families` is imported;
-`register` adds another, whose suites are then loaded, fine-tuned on and studied like these.
-"""
+"""The register of families: who loads a suite, and how its models and experts come about."""
 
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +50,6 @@ class Package:
         return path
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights; errors as in `path`."""
         return self.read(self.path())
 
     def origin(self) -> dict[str, str]:
@@ -69,10 +64,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Family:
-    """Suites that are loaded alike, and what fits them.
-
-    Experts are fine-tuned from one of `models` by `recipe`, or given by `load_zoo`.
-    """
+    """Suites that are loaded alike; experts are fine-tuned from one of `models`, or loaded."""
 
     name: str
     suites: Mapping[str, Sequence[str]]  # tasks

@@ -33,11 +33,9 @@ class Recipe:
         kinds.check_fits(kinds.annotations_of(Recipe), vars(self))
 
     def steps(self, examples: int) -> int:
-        """Number of optimiser steps for this many training examples."""
         return self.epochs * math.ceil(examples / self.batch_size)
 
     def optimiser_of(self, model: nn.Module) -> Optimizer:
-        """The recipe's optimiser over a model's parameters."""
         fused = True if self.optimiser == "adamw" else None
         rate, decay = self.learning_rate, self.weight_decay
         return make_optimiser(model, self.optimiser, rate, weight_decay=decay, fused=fused)
@@ -92,8 +90,7 @@ def checkpoints(
 ) -> dict[int, dict[str, Tensor]]:
     """State dicts of a copy of ``model`` by step, fine-tuned at a constant rate up to the largest.
 
-    `pull` is μ of the penalty μ/2 ‖θ − θ_0‖². Without a schedule or decay, each state dict is what
-    a training that ends there would give.
+    `pull` is μ of the penalty μ/2 ‖θ − θ_0‖². Each is what a training that ends there would give.
     """
     network = copy.deepcopy(model).train()
     kept: dict[int, dict[str, Tensor]] = {}

@@ -1,9 +1,4 @@
-"""The zoo: a backbone, one fine-tuned expert for each task, and the frozen heads.
-
-Every expert is one file in the cache, named by a hash of all that made it: data, backbone, recipe,
-seed. So suites that share a task share its expert, and a killed build loses only the expert it was
-at.
-"""
+"""The zoo: a backbone, one fine-tuned expert for each task, and the frozen heads."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -39,18 +34,10 @@ def load_zoo(
 ) -> Zoo:
     """The experts of a suite, from the cache or fine-tuned now (with a progress bar).
 
-    Args:
-        suite: from `load_suite`.
-        model: ``"vit"`` for pictures and ``"gpt"`` for texts are the defaults (their pretrained
-            weights ship with the package), or another of its family's `models`, which is first
-            pretrained. For suites with public experts the backbone's name on the hub, or a folder.
-        recipe: how to fine-tune; the default suits the suite and its usual model.
-        seed: draws the heads' examples and the order of training; by default the suite's.
-        device: where to train, and where the zoo's tensors lie.
-
-    Raises:
-        ValueError: a suite of no family, an unknown model, one for another kind of data, a recipe
-            out of range, or one for experts that are not fine-tuned here.
+    ``model`` is "vit" for pictures and "gpt" for texts by default (their weights ship with the
+    package), or another of its family's `models`, which is first pretrained; for public experts the
+    backbone's name on the hub, or a folder. ``seed``, by default the suite's, draws the heads'
+    examples and the order of training. What does not fit the suite is a ValueError.
     """
     family = family_of(suite.name)
     model = family.model if model is None else model
@@ -78,11 +65,7 @@ def load_beginning(
 def make_heads(
     backbone: nn.Module, suite: Suite, recipe: Recipe | None = None, seed: int | None = None
 ) -> dict[str, nn.Module]:
-    """The frozen head of every task, as the suite's family makes them.
-
-    The recipe says how many examples stand behind a head, and the seed draws them; both are by
-    default the suite's. A suite whose heads come with its public experts is a ValueError.
-    """
+    """The frozen head of every task by the suite's family; ValueError if experts have them."""
     family = family_of(suite.name)
     seed = suite.seed if seed is None else seed
     return family.heads(backbone, suite, recipe or _recipe(family), seed)
@@ -161,7 +144,6 @@ def _expert(
 
 
 def _key(origin: Mapping[str, Any], task: Task, prompts: Sequence[str]) -> str:
-    """Hash of all that an expert depends on."""
     inputs = {
         **origin,
         "classes": len(task.class_names),

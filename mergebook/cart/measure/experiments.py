@@ -1,6 +1,7 @@
 """Studies of CART: rules and compressions against it, ranks, AdaMerging on it, and BatchNorm.
 
-Each is a function of a zoo that returns tables, lists of rows. See `mergebook.lab.runner`.
+Rows of ``test`` have ``method``, ``task``, ``accuracy`` (0..1) and ``loss`` (nats), those of
+``chosen`` ``method`` and ``settings``, and what the study says besides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,10 +34,10 @@ COUNTS = (2, 4, 8, 12, 16, 20)
 def baselines(
     zoo: Zoo, *, methods: str | Sequence[str] | None = None, grids: Mapping[str, Grid] = FIRST_GRIDS
 ) -> Tables:
-    """Methods with hyperparameters chosen on validation data, judged on test data.
+    """Rules with hyperparameters chosen on validation data, judged on test data.
 
-    ``chosen`` (one row: the zoo's fingerprint and every method's settings), ``validation`` (one row
-    per grid point) and ``test`` (one row per method and task, as `compare` gives it).
+    ``chosen``: one row of all settings; ``validation``: each grid point; ``test``: rows of
+    `compare`.
     """
     settings, searched = {}, []
     methods = [methods] if isinstance(methods, str) else methods or tuple(grids)
@@ -61,11 +62,7 @@ def ranks(
     scales: Sequence[float] = (1.0, 2.0, 3.0),
     uncentred_scales: Sequence[float] = (0.3, 1.0),
 ) -> Tables:
-    """What merging keeps against the rank: centred (CART) and uncentred.
-
-    ``test``: rows of ``method``, ``scale``, ``rank_ratio``, ``task``, ``accuracy``, ``loss``, on
-    test data.
-    """
+    """``test``: rows of ``method``, ``scale``, ``rank_ratio``, ``task``, ``accuracy``, ``loss``."""
     grid: list[dict[str, Any]] = [
         {"method": method, "scale": scale, "rank_ratio": ratio}
         for method, own in (("cart", scales), ("low_rank_task_arithmetic", uncentred_scales))
@@ -82,13 +79,9 @@ def task_counts(
 ) -> Tables:
     """Normalised accuracy against the number of merged tasks, as in appendix D of CART's paper.
 
-    For every count, random subsets of the suite's tasks are merged by every method of
-    `SUBSET_GRIDS`, with hyperparameters chosen for the subset on validation data.
-
-    ``test``: rows of ``count``, ``subset``, ``method``, ``accuracy`` and ``normalised``, means over
-    the subset's tasks; ``bounds``: for each task the accuracies between which the paper's Eq. 11
-    sees a mean vary, ``pretrained`` and ``individual``; and ``chosen``: rows of ``count``,
-    ``subset``, ``method`` and ``settings``.
+    ``test``: by ``count``, ``subset`` and ``method`` the means ``accuracy`` and ``normalised``;
+    ``bounds``: for each task the accuracies between which the paper's Eq. 11 sees a mean vary,
+    ``pretrained`` and ``individual``; ``chosen``: settings by count, subset and method.
     """
     zoo = lab.cut(zoo, pictures)
     own = lab.individual(zoo, autocast=True).set_index("task")["accuracy"]
@@ -129,13 +122,9 @@ def compression(
 ) -> Tables:
     """Experts given back by each compression, judged on their own tasks, and their storage.
 
-    TALL masks get their ``mask_scale`` for every task from validation data, by accuracy, or for
-    texts by loss. CART-Indexing runs at every rank with both settings of ``rest``.
-
-    ``test``: rows of ``method``, ``setting``, ``rest`` (empty but for CART-Indexing), ``task``,
-    ``accuracy``, ``loss``; ``storage``: rows of ``method``, ``setting``, ``rest``,
-    ``bits_per_task``, ``shared_bytes`` and ``parameters``; ``chosen``: rows of ``method`` and
-    ``settings``. Results from before there was ``rest`` lack it: they have the average.
+    TALL masks get each task's ``mask_scale`` from validation data, by accuracy, or for texts by
+    loss. ``test`` and ``storage`` have ``setting`` and ``rest``, which is empty but for
+    CART-Indexing; results from before there was ``rest`` have the average.
     """
     settings: list[tuple[str, str, dict[str, Any]]] = [("emr", "", {})]
     masks = {base: _best_masks(zoo, base, mask_scales) for base in ("task_arithmetic", "ties")}
@@ -172,9 +161,8 @@ def adaptation(
     """AdaMerging on test inputs, from data-free methods at settings chosen on validation data.
 
     ``test``: rows of ``method`` (a base, or ``adamerging+`` and a base), ``granularity`` (empty for
-    a base), ``task`` and ``accuracy``; ``chosen``: rows of ``method`` and ``settings``. Older
-    results have no ``granularity``; theirs is "layer". With ``adarank``, AdaRank is measured as
-    well, and ``ranks`` has rows of ``base``, ``expert``, ``matrix`` and ``rank``.
+    a base; "layer" in older results without it), ``task``, ``accuracy``; ``chosen``: settings. With
+    ``adarank``, AdaRank too, and ``ranks``: rows of ``base``, ``expert``, ``matrix`` and ``rank``.
     """
     data = unlabelled(lab.examples_of(zoo, None, "test"))
     rows, chosen, ranks = [], [], []
@@ -200,13 +188,9 @@ def adaptation(
 
 @study()
 def coefficients(zoo: Zoo, *, rates: Sequence[float] = (1e-3, 1e-2), steps: int = 300) -> Tables:
-    """What AdaMerging's coefficients on CART could give: the same ones learned from labels.
+    """CART with coefficients of AdaMerging: learned by entropy of test inputs, and from labels.
 
-    By the entropy of the test inputs, as in `adaptation`, and by the cross-entropy of the whole
-    labelled training split, from the scale that was chosen on validation data.
-
-    ``test``: rows of ``method`` (``cart``, or the loss), learning ``rate`` (0 for CART), ``task``,
-    ``accuracy`` and ``loss``; ``chosen``: a row of ``method`` and ``settings``.
+    ``method`` is ``cart``, or the loss; the learning ``rate`` is 0 for CART.
     """
     best = lab.choose_wide(zoo, "cart", ADAPTED["cart"])[0]
     merged = lab.merge_zoo("cart", zoo, **best)
@@ -232,11 +216,7 @@ def batch_norm(
     methods: Sequence[str] = ("average", "task_arithmetic", "cart"),
     examples: int = 100,
 ) -> Tables:
-    """Merged networks as they are, and with recalibrated BatchNorm statistics.
-
-    ``test``: rows of ``method``, ``statistics`` (``"merged"`` or ``"measured"``), ``task``,
-    ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``.
-    """
+    """Merged networks with "merged" and with "measured" ``statistics`` of BatchNorm."""
     rows = lab.judged_alone(zoo, statistics="merged")
     chosen = []
     for method in methods:

@@ -1,9 +1,4 @@
-"""Merged models under heads that are fitted to their own features, beside the frozen heads.
-
-A frozen head is made of pretrained features, so a merged model can lose accuracy because its
-features are worse, or only because they no longer fit that head. A head that is fitted again to
-the merged features separates the two, and the pretrained model under such a head is the control.
-"""
+"""Merged models under heads that are fitted to their own features, beside the frozen heads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -53,7 +48,6 @@ def _bests(table: pd.DataFrame) -> list[int]:
 
 
 def _chosen(zoo: Zoo, grids: Mapping[str, Grid]) -> tuple[Tables, States]:
-    """Return what `fresh_heads` chose, and the pretrained model and the merges."""
     tables: Tables = {"chosen": [], "validation": []}
     states: States = {("pretrained", ""): zoo.pretrained}
     for method, grid in grids.items():
@@ -76,16 +70,11 @@ def fresh_heads(
 ) -> Tables:
     """Merges, the pretrained model and the experts under frozen heads and under fitted ones.
 
-    Each rule's hyperparameters are chosen twice on validation data: by accuracy under the frozen
-    heads, and by the leave-one-out accuracy of ridge heads (`ridge`) fitted there. Grids that end
-    at a best point go on (`widened`).
-
-    ``chosen`` (rows of ``method``, ``settings`` and ``by``: "frozen" or "fresh"), ``validation``
-    (rows of ``method``, the grid's columns, ``frozen`` and ``fresh``) and ``test``: rows of
-    ``method``, ``by``, ``head``, ``task``, ``labels`` that the head was fitted to, and
-    ``accuracy``. Heads are "frozen", "class means" and ridge heads: on the "validation" labels, on
-    "5 per class" and so on (``shots``) of the training labels, and with ``everything`` on "all" of
-    these.
+    Hyperparameters are chosen on validation data ``by`` accuracy under "frozen" heads, and under
+    "fresh" ones (`ridge`, leave-one-out). ``chosen``: rows of ``method``, ``settings`` and ``by``;
+    ``validation``: the grid's points; ``test``: rows of ``method``, ``by``, ``head`` ("frozen",
+    "class means", or what a ridge head saw: "validation", "5 per class", "all"), ``task``,
+    ``labels`` that the head was fitted to, and ``accuracy``.
     """
     tables, states = _chosen(zoo, grids)
     tables["test"] = [
@@ -112,11 +101,8 @@ def training_length(
 ) -> Tables:
     """`fresh_heads` of experts after several numbers of steps, of 32 examples each.
 
-    Adam trains at the constant ``learning_rate``, without decay, on the first ``share`` of each
-    task's training examples, 0..1.
-
-    Returns the tables of `fresh_heads` with ``steps``, and ``experts``: rows of ``steps``, ``task``
-    and ``distance``, ‖θ_t − θ_0‖.
+    Adam trains at a constant rate on the first ``share`` (0..1) of each task's training examples.
+    All tables have ``steps``, and ``experts`` has ``task`` and ``distance``, ‖θ_t − θ_0‖.
     """
     sizes = {name: max(1, round(share * len(t.train))) for name, t in zoo.suite.tasks.items()}
     part = replace(zoo, suite=lab.first(zoo.suite, train=sizes))
@@ -147,11 +133,8 @@ def label_budget(
 ) -> Tables:
     """What to do with a number of labelled training examples of each task; 0 stands for all.
 
-    They choose CART's hyperparameters under frozen heads, or under heads that are fitted to them,
-    as in `fresh_heads`, at most ``tuned`` of them; TSV keeps its default. They also train the
-    coefficients of CART's task vectors, and one model on all tasks, for ``steps`` each.
-
-    Returns ``chosen`` and ``test`` of `fresh_heads`, with ``budget``.
+    At most ``tuned`` of them choose CART's hyperparameters; all train the coefficients of CART's
+    task vectors, and one model on all tasks. Tables of `fresh_heads`, with ``budget``.
     """
     tables: Tables = {"chosen": [], "test": []}
     grids: dict[str, Grid] = {"tsv": {}, "cart": grid}

@@ -3,25 +3,14 @@
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from mergebook.lab.comparison import (
-    accuracies,
-    adapted,
-    choices,
-    choose_wide,
-    cut,
-    examples_of,
-    judged,
-    judged_alone,
-    merge_zoo,
-    merits,
-    records,
-)
+from mergebook.lab import comparison as lab
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
@@ -45,13 +34,13 @@ def descent(
 
     ``gap``: the loss above its minimum, as a fraction of the sum's; ``value``: a rate or a ridge.
     """
-    zoo = cut(zoo, pictures)
-    base, rest = zoo.pretrained, merge_zoo("average", zoo)
+    zoo = lab.cut(zoo, pictures)
+    base, rest = zoo.pretrained, lab.merge_zoo("average", zoo)
     keys = [key for key, value in base.items() if zoo.is_matrix(key, value)]
     systems = [normal_equations([e[k] for e in zoo.experts.values()], base[k]) for k in keys]
 
     def moved(method: str, **options: float) -> list[Tensor]:
-        merged = merge_zoo(method, zoo, **options)
+        merged = lab.merge_zoo(method, zoo, **options)
         return [(merged[key] - base[key]).double() for key in keys]
 
     total, best = moved("task_arithmetic", scale=1.0), moved("wudi")
@@ -81,9 +70,11 @@ def descent(
         tables["path"].append({"method": method, **at, "gap": gap, "length": length})
         deltas = {k: matrix.to(base[k]) for k, matrix in zip(keys, point, strict=True)}
         merged = {s: rest | {k: base[k] + s * d for k, d in deltas.items()} for s in (1.0, *scales)}
-        scores = accuracies(zoo, merged, "validation", autocast=True).mean(axis=1)
+        scores = lab.accuracies(zoo, merged, "validation", autocast=True).mean(axis=1)
         for chosen, scale in ((False, 1.0), (True, list(merged)[int(scores.argmax())])):
-            tables["test"] += judged(zoo, method, merged[scale], **at, scale=scale, chosen=chosen)
+            tables["test"] += lab.judged(
+                zoo, method, merged[scale], **at, scale=scale, chosen=chosen
+            )
     return tables
 
 
@@ -105,35 +96,27 @@ def tuned(
     examples: int = 32,
     split: Literal["train", "test"] = "train",
 ) -> Tables:
-    """Procedures on unlabelled inputs and rules, with settings chosen on validation data.
+    """Procedures on unlabelled inputs (the first of each task, all if 0 ``examples``) and rules.
 
-    ``examples`` are the first inputs of each task, all if 0. ``test``: rows of ``method``,
-    ``task``, ``accuracy`` and ``loss``; ``chosen``: rows of ``method`` and ``settings``;
-    ``validation``: a row for each point of a procedure's grid.
+    Tables ``test``, ``chosen`` (on validation data), and ``validation``: the procedures' grids.
     """
-    data = unlabelled(examples_of(zoo, examples or None, split))
+    data = unlabelled(lab.examples_of(zoo, examples or None, split))
     zoo = replace(zoo, heads={task: trainable(head) for task, head in zoo.heads.items()})
-    chosen = {name: choose_wide(zoo, name, grid)[0] for name, grid in rules.items()}
-    made = {name: merge_zoo(name, zoo, **best) for name, best in chosen.items()}
-    test = judged(zoo, "pretrained", zoo.pretrained) + judged_alone(zoo)
-    test += [row for name, state in made.items() for row in judged(zoo, name, state)]
+    chosen = {name: lab.choose_wide(zoo, name, grid)[0] for name, grid in rules.items()}
+    made = {name: lab.merge_zoo(name, zoo, **best) for name, best in chosen.items()}
+    test = lab.judged(zoo, "pretrained", zoo.pretrained) + lab.judged_alone(zoo)
+    test += [row for name, state in made.items() for row in lab.judged(zoo, name, state)]
+    judge = partial(evaluate, zoo.model, suite=zoo.suite, split="validation", autocast=True)
     validation = []
     for method, grid in grids.items():
-        results = [adapted(zoo, method, data, **point) for point in points(grid)]
+        results = [lab.adapted(zoo, method, data, **point) for point in points(grid)]
         scores = [
-            evaluate(
-                zoo.model,
-                result.state,
-                {**zoo.heads, **result.heads},
-                zoo.suite,
-                split="validation",
-                autocast=True,
-            )[["accuracy", "loss"]].mean()
-            for result in results
+            judge(state=each.state, heads={**zoo.heads, **each.heads})[["accuracy", "loss"]].mean()
+            for each in results
         ]
         table = pd.DataFrame(points(grid)).join(pd.DataFrame(scores).reset_index(drop=True))
-        best = int(merits(zoo, table).argmax())
-        test += judged(zoo, method, results[best])
-        validation += records(table.assign(method=method))
+        best = int(lab.merits(zoo, table).argmax())
+        test += lab.judged(zoo, method, results[best])
+        validation += lab.records(table.assign(method=method))
         chosen[method] = points(grid)[best]
-    return {"test": test, "chosen": choices(chosen), "validation": validation}
+    return {"test": test, "chosen": lab.choices(chosen), "validation": validation}

@@ -1,7 +1,4 @@
-"""Where the best rank and scale are, what tells it without labels, and how experts lie.
-
-Each is a function of a zoo that returns tables, lists of rows. See `mergebook.lab.runner`.
-"""
+"""Where the best rank and scale are, what tells it without labels, and how experts lie."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -36,7 +33,7 @@ def surface(
     inputs: int = 40,
     pictures: int = 100,
 ) -> Tables:
-    """Accuracy over rank and scale, centred (CART) and not, and what is told without labels.
+    """Accuracy over rank and scale, centred (CART) and not, and what `told` says without labels.
 
     ``test``: rows of ``count``, ``method``, ``rank_ratio``, ``scale``, ``task``, ``accuracy``, the
     columns of `told`, and ``distance``, ‖θ − θ_avg‖ over the mean ‖θ_t − θ_avg‖.
@@ -61,7 +58,6 @@ def _plane(zoo: Zoo, grids: Mapping[str, Grid], inputs: int) -> Rows:
     spread = torch.stack([(flatten(e) - centre).norm() for e in zoo.experts.values()]).mean()
 
     def see(name: str, state: StateDict) -> Tensor:
-        """Features of a task's validation inputs."""
         task = zoo.suite.tasks[name]
         return features(zoo.model, state, task.validation.inputs[:inputs], transform=task.transform)
 
@@ -91,11 +87,10 @@ def told(
 ) -> dict[str, float]:
     """What features ``(N, width)`` of the same inputs tell of a merged model, without labels.
 
-    With unit features z of the merged model, of the task's own expert and of the pretrained model,
-    z − z_0 = ``signal`` · (z_e − z_0) + a rest that is orthogonal to it over all inputs together,
-    and ``interference`` is the length of the rest relative to that of z_e − z_0. The squared
-    ``error`` ‖z − z_e‖² / ‖z_e − z_0‖² is (1 − signal)² + interference². ``entropy`` is that of its
-    predictions, in nats, and ``agreement`` the share of inputs that it classes as the expert does.
+    With unit features z, z_0 and z_e of merged model, pretrained one and expert, z − z_0 is
+    ``signal`` · (z_e − z_0) + an orthogonal rest, whose length relative to that of z_e − z_0 is
+    ``interference``; ``error`` is ‖z − z_e‖² / ‖z_e − z_0‖², ``agreement`` with the expert a share,
+    ``entropy`` in nats.
     """
     z, z_expert, z_start = (F.normalize(x, dim=1) for x in (merged, expert, pretrained))
     aim, moved = z_expert - z_start, z - z_start
@@ -116,10 +111,8 @@ def told(
 def geometry(zoo: Zoo, *, rank_ratios: Sequence[float] = RATIOS) -> Tables:
     """Lengths, angles and spectra of task vectors, uncentred (τ_t = θ_t − θ_0) and centred.
 
-    Without statistics of BatchNorm. ``tasks``: rows of ``task``, ``parameters`` and ``length``,
-    ‖τ_t‖ / ‖θ_0‖; ``pairs``: rows of ``task``, ``other`` and their ``cosine``; ``spectra``: rows of
-    ``task``, ``centred``, ``rank_ratio`` and ``kept``, the share (0..1) of all matrices' squared
-    norm at that rank.
+    ``tasks``: ``length`` is ‖τ_t‖ / ‖θ_0‖; ``pairs``: the ``cosine`` of ``task`` and ``other``;
+    ``spectra``: ``kept`` is the share (0..1) of all matrices' squared norm at a ``rank_ratio``.
     """
     weights = {key: value for key, value in zoo.pretrained.items() if not is_statistic(key)}
     start = flatten(weights)

@@ -1,8 +1,7 @@
 """Studies of FW-Merging: what data buys, what it costs, and pools of experts (appendix C.4).
 
-Calibration examples are the first of each task's training split, whose order is random, or of its
-test split without labels, where a paper adapts to test inputs. In a pool there are experts whose
-tasks somebody asks for, or nobody. See `mergebook.lab.runner`.
+Rows of ``test`` have ``method``, ``task``, ``accuracy`` (0..1) and ``loss`` (nats), those of
+``chosen`` ``method`` and ``settings``, and what the study says besides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,10 +29,7 @@ TARGETS = ("scenes15", "cars_body", "gtsrb", "dtd10")
 
 @study()
 def concrete(zoo: Zoo, *, steps: int = 2000) -> Tables:
-    """Concrete as published, on test inputs in small steps, beside the task arithmetic it masks.
-
-    ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``.
-    """
+    """Concrete as published, on test inputs in small steps, beside the task arithmetic it masks."""
     inputs = unlabelled(lab.examples_of(zoo, None, "test"))
     result = lab.adapted(zoo, "concrete", inputs, steps=steps)
     start = lab.merge_zoo("task_arithmetic", zoo)
@@ -49,17 +45,12 @@ def procedures(
     training: int = 200,
     only_of: Sequence[str] = (),
 ) -> Tables:
-    """Every procedure on the same few training examples of each task.
+    """Every procedure on the same few training examples of each task, and data-free methods.
 
-    Frank-Wolfe starts from the pretrained model, and by layer from CART and AdaMerging too; Surgery
-    repairs the average and CART. Scales of the data-free methods are chosen on validation data.
-    AdaMerging's and Concrete's rates are such that their parameters can get as far in any number of
-    steps: 0.2 and 2.
-
-    ``test``: rows of ``method``, ``task``, ``accuracy`` and ``loss``; ``cost``: rows of ``method``,
-    ``seconds`` and ``peak_bytes``; ``history``: rows of ``method``, ``step``, ``loss``, ``gap`` and
-    ``moved``; ``hull``: rows of ``method``, the ``smallest`` coefficient and the relative ``error``
-    of the iterate that the coefficients give back; ``chosen``: rows of ``method`` and ``settings``.
+    AdaMerging's and Concrete's rates let parameters get as far in any number of steps (0.2 and 2).
+    ``test``, ``cost`` (``seconds``, ``peak_bytes``), ``history`` (``step``, ``loss``, ``gap``,
+    ``moved``), ``hull`` (``smallest`` coefficient, relative ``error`` of the iterate that the
+    coefficients give back) and ``chosen`` have a row per ``method``, and per task or step.
     """
     data = lab.examples_of(zoo, examples)
     inputs = unlabelled(data)
@@ -113,23 +104,13 @@ def procedures(
 
 @study()
 def language(zoo: Zoo, *, examples: int = 20, steps: int = 4) -> Tables:
-    """`procedures` on a few windows of each text, without those that work by entropy.
-
-    To be sure of the next character is no virtue: a text has an entropy of its own.
-    """
+    """`procedures` on a few windows of each text, without those that work by entropy."""
     return procedures(zoo, examples=examples, steps=steps, only_of=FOR_TEXTS)
 
 
 @study()
 def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5) -> Tables:
-    """Accuracy against the number of labelled examples of each task.
-
-    Frank-Wolfe against multi-task training on the same examples, for as many steps at every size;
-    and multi-task training on the whole training split, which has ``examples`` zero.
-
-    ``test``: rows of ``method``, ``examples``, ``task``, ``accuracy`` and ``loss``; ``chosen``: a
-    row of ``method`` and ``settings``.
-    """
+    """Accuracy by ``examples`` per task, 0 for all, against multi-task training on the same."""
     best = lab.choose_wide(zoo, "cart", ADAPTED["cart"])[0]
     start = lab.merge_zoo("cart", zoo, **best)
     common = {"steps": steps, "tolerance": lab.TOLERANCE}
@@ -158,11 +139,7 @@ def calibration(zoo: Zoo, *, sizes: Sequence[int] = (5, 20, 100), steps: int = 5
 def irrelevant(
     zoo: Zoo, *, counts: Sequence[int] = (0, 1, 2, 4, 8, 16), examples: int = 100, steps: int = 5
 ) -> Tables:
-    """A pool of four experts that joins others whose tasks nobody asks for (appendix C.4).
-
-    ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``: rows
-    of ``count``, ``method`` and ``settings``.
-    """
+    """A pool of four experts that ``count`` others of other tasks join (appendix C.4)."""
     known = set(TARGETS) <= set(zoo.suite.tasks)
     targets = list(TARGETS if known else list(zoo.suite.tasks)[:4])
     others = [task for task in _shuffled(zoo) if task not in targets]
@@ -180,11 +157,7 @@ def relevant(
     steps: int = 5,
     pictures: int = 500,
 ) -> Tables:
-    """A pool that experts of more and more of the judged tasks join (appendix C.4).
-
-    ``test``: rows of ``count``, ``method``, ``task``, ``accuracy`` and ``loss``; ``chosen``: rows
-    of ``count``, ``method`` and ``settings``.
-    """
+    """A pool that experts of more and more (``count``) of the judged tasks join (appendix C.4)."""
     order = _shuffled(zoo)
     pools = {count: order[:count] for count in counts}
     return _pooled(lab.cut(zoo, pictures), pools, examples, steps)

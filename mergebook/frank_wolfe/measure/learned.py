@@ -1,8 +1,6 @@
 """Does Frank-Wolfe contribute? Coefficients learned on experts that its oracle picks, and others.
 
-In the authors' released code the soft variant picks one expert for each target task by a cosine,
-and learns one free coefficient for each of its tensors by Adam. Here the picks, the constraint and
-the number of coefficients vary one by one, on a pool of experts half of which nobody asks for.
+The authors' code picks an expert for each target by a cosine, and learns each tensor's coefficient.
 """
 
 from collections.abc import Mapping, Sequence
@@ -97,16 +95,11 @@ def contribution(
 ) -> Tables:
     """What each part of the released Frank-Wolfe merging adds to learned coefficients.
 
-    The pool has the experts of all tasks. Of these, ``targets``, drawn by the seed, are judged.
-    Experts are picked by the "oracle" or "random", or are "all" or the targets' "own"; their
-    coefficients are learned from the pretrained model on ``examples`` labels for each target, on
-    all training labels, or by the entropy of test inputs. "released" does this ``rounds`` times
-    with the oracle, as the authors do. Without ``whole`` only ``KEY_CELLS`` are measured.
-
-    ``test``: rows of ``picks``, ``data``, ``granularity``, ``constraint``, ``task``, ``accuracy``
-    and ``loss``; ``picked``: rows of ``data``, ``round``, ``name`` and ``target``, whether it is
-    one; ``heads``: the pretrained model under the heads of
-    `mergebook.lab.heads.judged_under_heads`, fitted to the same ``examples`` labels.
+    Experts are picked by the "oracle" or "random", or are "all" or the ``targets``' "own" (drawn by
+    the seed, the only ones judged). "released" picks and learns ``rounds`` times, as the authors
+    do. Without ``whole`` only ``KEY_CELLS`` are measured. ``test``: rows of ``picks``, ``data``,
+    ``granularity``, ``constraint``, ``task``, ``accuracy``, ``loss``; ``picked``: rows of ``data``,
+    ``round``, ``name`` and whether it is a ``target``; ``heads``: see `judged_under_heads`.
     """
     generator = torch.Generator().manual_seed(stable_seed("targets", zoo.suite.seed))
     names = [list(zoo.experts)[i] for i in torch.randperm(len(zoo.experts), generator=generator)]

@@ -33,7 +33,6 @@ TESTS: dict[str, tuple[Any, ...]] = {
 
 
 def _joined(tests: tuple[Any, ...], load: Load) -> Iterable[Comparison | Check]:
-    """The tests of a claim in several settings, one after the other."""
     return (each for test in tests for each in test(load))
 
 

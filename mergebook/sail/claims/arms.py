@@ -178,11 +178,7 @@ def labelled(load: Load) -> Iterator[Comparison]:
 
 
 def fading(load: Load) -> Iterator[Comparison]:
-    """S13: minus the rank correlation of speed-up and distance of data, over targets.
-
-    Targets are the units: means over seeds make the pairs of the correlation that decides. The
-    correlation in each seed says how sure the order of these eight targets is.
-    """
+    """S13: minus the rank correlation of speed-up and distance of data over targets, the units."""
     table = load(arms.pictured)
     for arm, goal in product(("SAIL", "nearest source", arms.SAME_RATE), GOALS):
         rows = arms.speed_ups(table, goal, "A", arm)
@@ -207,8 +203,7 @@ def fading(load: Load) -> Iterator[Comparison]:
 def ahead(load: Load) -> Iterator[Comparison]:
     """S6: final loss of every baseline less that of SAIL; secondary at equal cost, and its speed.
 
-    The paper's table has scratch, LiGO and both soups, after equal training, so that account A
-    decides. The greedy soup is the nearest source alone in every seed, and counts once.
+    Account A decides, as in the paper's table. The greedy soup is the nearest source alone.
     """
     table = load(arms.starts)
     for words, cell, rows in _cells(load(arms.finished)):
@@ -242,11 +237,7 @@ def sizes(load: Load) -> Iterator[Comparison]:
 
 
 def taught(load: Load) -> Iterator[Comparison]:
-    """S19: SAIL with distillation against SAIL: speed, and the loss at equal cost.
-
-    The paper does not say whether the teacher counts, so accounts A and B are primary; C adds the
-    same sources to both sides.
-    """
+    """S19: SAIL with distillation against SAIL, by accounts A and B, as the paper names neither."""
     table, pair = load(arms.starts), ("SAIL, distilled", "SAIL")
     for account in get_args(Account):
         options: dict[str, Any] = {"role": "secondary" if account == "C" else "primary"}

@@ -51,11 +51,7 @@ def _case(
 
 
 def kept(load: Load) -> Iterator[Comparison]:
-    """S7: fraction of a source's learning that is kept right after growing, above a half.
-
-    Learned maps have seen the target's data, so they are compared with training from scratch. The
-    last ones compare the loss with that of a start that costs nothing, after as many FLOPs.
-    """
+    """S7: fraction of a source's learning that is kept right after growing, above a half."""
     half: dict[str, Any] = {"value": "kept", "bound": HALF, "unit": "share"}
     for family, way in product(FAMILIES, (*_PLAIN, *_LEARNED, *_ASIDE)):
         words, _, common = _case(family, way)

@@ -53,11 +53,10 @@ def measured(
 ) -> Mapping[str, Any]:
     """Speed-ups above 1; where steps are not known, the values are bounds.
 
-    A run that never reaches the goal counts as if it had at its end, and one that is there at the
-    first reading or before as if at that reading. Where that is so of more than a fifth of one
-    side's runs, what is measured is a bound: at least, where the rival is slower than is seen or
-    the own start faster; else at most. Where it is both, nothing follows. What was reached changes
-    no role. If all values are the same, as where no step is known, their sign is tested instead.
+    A run that never reaches the goal counts as if at its end, one that is there by the first
+    reading as if at that. Where that is more than a fifth of one side's runs, the value is a bound:
+    at least, if the rival is slower than is seen or the own start faster; else at most; of both
+    sides, nothing. If all values are the same, their sign is tested.
     """
     speeds = speed_ups(rows)
     shares = speeds[[*SIDES]].astype(float).mean().to_frame().T

@@ -33,7 +33,6 @@ def _cell(reading: str, start: str, result: Any, **about: Any) -> Cell:
 
 
 def _cells(result: Any, **about: Any) -> list[Cell]:
-    """All cases of both kinds of start."""
     cases = product(READINGS, spirals.STARTS)
     return [_cell(reading, start, result, **about) for reading, start in cases]
 
@@ -141,12 +140,7 @@ def together(load: Load) -> Iterator[Comparison]:
 
 
 def chained(load: Load) -> Iterator[Comparison]:
-    """S18: of two sources, each link of the chain is larger for the same one as the link before.
-
-    Within a reading, over seeds: the difference of its two sources in one link against that in the
-    next. Secondary: the order of the three readings, which are three fixed points, in each seed.
-    Matched sources differ from those with own starts in the distance of parameters alone.
-    """
+    """S18: of two sources, each link of the chain is larger for the one of the link before."""
     table = load(spirals.chain)
     between: list[Comparison] = []
     names = {"data": "data distance", "parameters": "parameter distance"}

@@ -29,7 +29,6 @@ TEXT = {"modality": "text"}
 
 
 def _of(result: Any, where: Rows, **about: Any) -> dict[str, Any]:
-    """The rows of a result that a comparison is about; all texts."""
     return {"result": result, "where": where, "about": {**TEXT, **about, **where}}
 
 

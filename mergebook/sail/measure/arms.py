@@ -1,10 +1,4 @@
-"""Starts of a larger network compared (Anonymous, 2025, Table 2, Figures 3 and 5, section 4.5).
-
-Every start is trained on the target in one order. `arms` compares SAIL with all baselines, and with
-the nearest source alone. In `factorial` what has been learned, averaging and maps vary one by one.
-`starts_tuning` tries rates on seeds of its own; `mergebook.sail.read.tuning` reads them out. An arm
-resumes by itself if it is a point of its own (``--at only=SAIL``).
-"""
+"""Starts of a larger network compared (Anonymous, 2025, Table 2, Figures 3 and 5, section 4.5)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -44,7 +38,6 @@ for _maps, _arm in MAPS.items():
     for _start in KINDS:
         _matched = _start == "re-basin"
         CELLS[Cell(2, _start, _maps)] = _arm._replace(weights="theorem", matched=_matched)
-
 
 # A start to be trained: the words that tell its rows in the tables, both sources, how it is made of
 # them, rates, and steps.
@@ -108,11 +101,7 @@ def factorial(
     longer: int = 3,  # times as many of scratch, which else reaches no loss of the others
     rates: Mapping[str, Sequence[float]] = {},  # by maps, or `SCRATCH`; else those of `FACTORIAL`
 ) -> Tables:
-    """Loss on the way from the start of every cell of `CELLS` that the transfer allows.
-
-    ``curves`` and ``costs`` are those of `arms`, with a cell's ``sources``, ``start`` and ``maps``
-    in place of ``arm``.
-    """
+    """`arms` for every cell of `CELLS`: ``sources``, ``start`` and ``maps`` in place of ``arm``."""
     pairs = {kind: Sources(transfer, kind, size) for kind in KINDS.values()}
     usual: dict[str, Sequence[float]] = {**FACTORIAL.get(transfer.name, {}), **rates}
     trials: list[Trial] = []
@@ -141,10 +130,7 @@ def starts_tuning(
     steps: int = 1000,
     rates: Sequence[Sequence[float]] = (),  # the grid, each the fields of `Rates`; or the usual
 ) -> Tables:
-    """Loss on the way from some starts, at every rate of a grid.
-
-    ``curves`` of `arms`, with the fields of `Rates`.
-    """
+    """``curves`` of `arms` from some starts at every rate of a grid, with the fields of `Rates`."""
     check_tuning(transfer.seed)
     pair = Sources(transfer, start, size)
     tried = {name: arm._replace(weights="theorem") for name, arm in MAPS.items()} | ARMS

@@ -53,12 +53,10 @@ def clusters(
 
 @study(load=texts_of)
 def silhouettes(source: Texts, *, others: Sequence[str] = ()) -> Tables:
-    """Mean silhouettes of thirds of a text, or of two texts, beside random parts.
+    """Mean silhouettes (−1..1) of the parts of `clusters`; up to 0.25 there are usually none.
 
-    Parts whose mean is at most 0.25 are usually taken for no clusters (Kaufman and Rousseeuw,
-    1990). ``silhouettes``: rows of ``split`` (``thirds`` by mean token value, or ``texts``, and
-    ``random``), ``space`` (``histogram``, each feature over its spread, or `MAP`, the plane that
-    t-SNE makes of it) and ``silhouette`` (−1..1).
+    ``silhouettes``: by ``split``, and ``space``: ``histogram``, scaled, or `MAP`, the plane of
+    t-SNE.
     """
     from sklearn.metrics import silhouette_score
 
@@ -78,10 +76,7 @@ def silhouettes(source: Texts, *, others: Sequence[str] = ()) -> Tables:
 
 @study(load=partial(texts_of, others=(SECOND,)))
 def text_map(source: Texts) -> Tables:
-    """Blocks of two texts on a plane, by t-SNE of their histograms (Fig. 4).
-
-    ``map``: a row per block: ``text``, ``features`` (``histogram``), ``x`` and ``y``.
-    """
+    """``map``: blocks of two texts as ``x`` and ``y``, by t-SNE of their histograms (Fig. 4)."""
     tables = [cut_blocks(encode(text), BLOCK) for text in source.texts.values()]
     own = [table[:: -(-len(table) // MAPPED)] for table in tables]
     names = [name for name, table in zip(source.texts, own, strict=True) for _ in table]

@@ -1,8 +1,7 @@
 """SAIL in diffusion: SiT, representation alignment, and appendix J's start and loss.
 
-There the "proximal" start is no merge and no transformed network, but what a SiT becomes when only
-its alignment to f_P is trained (Eq. 14); this loss then stays beside the velocity's (Eq. 15). The
-way of SAIL's section 4 stands beside it: a SiT grown from a smaller one.
+J's "proximal" start is a SiT of which only the alignment to f_P is trained (Eq. 14, 15): it is no
+merge. A SiT grown from a smaller one, the way of SAIL's section 4, stands beside it.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -83,18 +82,12 @@ class Arm(NamedTuple):
 def diffusion(zoo: Zoo, **settings: Any) -> Tables:
     """How well a SiT draws one task's pictures after some steps of training, from four starts.
 
-    ``SiT`` learns velocities; ``REPA`` pulls its tokens to those that the suite's backbone has of
-    the clean picture, too; ``REPA + J`` begins where alignment alone has led and adds the alignment
-    loss; ``REPA, grown`` begins with a smaller SiT, trained for as many steps. Pictures are judged
-    by features of the task's expert, which no arm sees.
-
-    ``quality``: rows of ``arm``, ``step``, ``read`` (the share), ``account`` (``"steps"``; for arms
-    whose step costs other than REPA's, ``"A"``, after as many steps as REPA's FLOPs buy; for arms
-    whose start has a cost, ``"cost"``, the same with all of it told; no step is the start itself),
-    ``frechet`` and ``kernel`` (unbiased). ``"A"`` and ``"cost"`` are accounts A and C of
-    `mergebook.sail.costs.Costs`; the latter is B as well for ``REPA + J``, which has no sources; of
-    ``REPA, grown``, ``"steps"`` is A and B. ``cost``: rows of ``arm`` and FLOPs, of a ``step`` and
-    ``before`` the first. ``floor``: see `mergebook.sail.measure.latents.World`.
+    ``REPA`` pulls tokens to the backbone's, too; ``REPA + J`` begins where alignment alone has led
+    and adds its loss; ``REPA, grown`` begins with a smaller SiT, trained for as many steps.
+    ``quality``: rows of ``arm``, ``step``, ``read`` (the share), ``account`` (``"steps"``; ``"A"``,
+    at REPA's FLOPs; ``"cost"``, with those of the start: C of `Costs`, and B of ``REPA + J``; of
+    ``REPA, grown``, ``"steps"`` is A and B), ``frechet`` and ``kernel`` (unbiased). ``cost``: FLOPs
+    of a ``step``, and ``before`` the first. ``floor``: see `World`.
     """
     plan = Plan(**settings)
     for what, names, known in (("arm", plan.only, ARMS), ("training", plan.rates, TRAININGS)):
@@ -177,7 +170,6 @@ def step_flops(parts: Parts, world: World, name: str, plan: Plan) -> int:
 
 
 def _loss_of(parts: Parts, world: World, name: str) -> Callable[[Tensor], Tensor]:
-    """The loss of a batch of rows."""
     generator = torch.Generator().manual_seed(world.seed)
     weights = TRAININGS[name]
 

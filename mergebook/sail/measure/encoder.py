@@ -1,8 +1,4 @@
-"""A pretrained sentence encoder, grown: what is left of its answers and of its similarities.
-
-With layer norms in the residual stream, fewer maps keep its function than with norms in the
-branches (Anonymous, 2025, Eqs. 8 and 9). Nothing is trained here.
-"""
+"""A pretrained sentence encoder, grown and not trained (Anonymous, 2025, Eqs. 8 and 9)."""
 
 import copy
 from typing import cast
@@ -44,11 +40,10 @@ WAYS: dict[str, Way] = {
 def encoder(zoo: Zoo, *, sentences: int = 100) -> Tables:
     """Accuracies and similarities of an encoder that was grown in every one of `WAYS`.
 
-    ``tasks``: rows of ``way`` (of `WAYS`, or ``source``, or ``random``: the source's sizes at a
-    random start), ``task``, ``accuracy`` with heads that the encoder made itself, and
-    ``agreement``, the share of sentences that get the source's answer. ``encoders``: rows of
-    ``way``, number of ``parameters``, ``correlation`` of the cosines of all pairs of sentences with
-    the source's, and ``change``, the largest of a cosine.
+    ``tasks``: rows of ``way`` (also ``source``, and ``random``: its sizes at a random start),
+    ``task``, ``accuracy`` with heads of its own, and ``agreement`` with the source's answers (a
+    share). ``encoders``: ``parameters``, ``correlation`` of all cosines with the source's, largest
+    ``change``.
     """
     source, seed = cast(SentenceEncoder, zoo.model), zoo.suite.seed
     tables: Tables = {"tasks": [], "encoders": []}

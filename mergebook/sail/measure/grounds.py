@@ -1,11 +1,8 @@
 """The grounds on which SAIL's starts are compared.
 
-In text both sources and the target are mixtures of two texts, so that Theorem 3's weight is known.
-In vision one source has learned photographs and the other scripts, or each half of the classes of
-either; the target has classes of its own, so that every start gets the same new head.
-
-The profile ``full`` of texts is for a GPU: the paper's GPT of six blocks and width 384 from one of
-half its depth and width.
+Texts are mixtures of two, so that Theorem 3's weight is known; of pictures one source has learned
+photographs and the other scripts, or either half of the classes; the target has its own classes.
+The profile ``full`` of texts is for a GPU: the paper's GPT of six blocks and width 384.
 """
 
 import copy
@@ -248,7 +245,6 @@ def _body(net: nn.Module) -> ResNet:
 
 
 def _of_classes(split: Split, classes: Tensor) -> Split:
-    """Examples of some classes, with labels renumbered from 0."""
     numbers = torch.full((int(split.labels.max()) + 1,), -1)
     numbers[classes] = torch.arange(len(classes))
     labels = numbers[split.labels]

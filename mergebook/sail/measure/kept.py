@@ -1,8 +1,4 @@
-"""What growing keeps, and what learning its maps buys (Anonymous, 2025, section 4.1, appendix F).
-
-Data are cut into three random parts of one law. Two small networks learn on D_1 and D_2, a larger
-one is grown from them and trained on D*. LiGO (Wang et al., 2023) is a map of one source, learned.
-"""
+"""What growing keeps, and what learning its maps buys (Anonymous, 2025, section 4.1, app. F)."""
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -125,19 +121,14 @@ def kept(
 ) -> Tables:
     """Share of a source's learning that a larger network begins with, by scheme and family.
 
-    The share is (random − loss)/(random − source), of losses on D*'s law; ``random`` is that of the
-    larger network at its random start. Maps are learned on D*, so they may get above 1. What they
-    cost is given to the plain start as further steps of training, then both are compared.
-
-    ``starts``: rows of ``family``, ``grown`` (`GROWN`), ``width`` and ``depth`` (schemes; empty
-    where nothing is wider, or deeper), ``sources`` (``one``; or two that share their initial
-    weights, ``shared``, or have their ``own``; averaged evenly, with statistics of batch norms
-    recalibrated), ``mode`` (``grown``: as `grow` gives it; ``alone``, ``joint``: learned), ``loss``
-    and ``kept``. ``trained``: the learned ones again, with the ``rate`` of maps (of the first
-    source's, where each has its own), ``flops`` (of learning at that rate), ``extra`` (steps of
-    training that cost as much), ``after`` (loss after at most `FURTHER` steps), and ``plain``
-    (after at most `FURTHER` + ``extra``, from one source grown by ``mean`` and ``identity``, or
-    ``stack`` where no layer can be closed). Losses in nats.
+    It is (random − loss)/(random − source) on D*'s law. Maps are learned on D*, so they may get
+    above 1; what they cost is given to the plain start as further steps, then both are compared.
+    ``starts``: rows of ``family``, ``grown`` (`GROWN`), ``width`` and ``depth`` (schemes, empty
+    where not used), ``sources`` (``one``, or the average of two with ``shared`` or ``own`` initial
+    weights), ``mode`` (``grown``, or learned ``alone`` or ``joint``), ``loss`` (nats) and ``kept``.
+    ``trained``, of the learned ones: ``rate`` and ``flops`` of maps, ``extra`` steps that cost as
+    much, losses ``after`` `FURTHER` steps, and ``plain``, after `FURTHER` + ``extra`` steps from a
+    start of `_plain`.
     """
     tables: Tables = {"starts": [], "trained": []}
     for family, build in ground.builds.items():
@@ -166,11 +157,9 @@ def kept_scratch(
     steps: int = 120,  # of training from scratch
     only: Sequence[str] = (),  # families, by default all of the ground
 ) -> Tables:
-    """Fraction of a source's learning that larger networks reach from their random start.
+    """The control of `kept`: the ``curve`` of training from scratch, by family and `GROWN`.
 
-    The control of `kept`, with its data, sources and random starts. ``curve``: rows of ``family``,
-    ``grown`` (`GROWN`), ``step``, ``rate``, ``loss`` (nats, on ``judge``) and ``kept``, which is
-    (random − loss)/(random − source).
+    With ``step``, ``rate``, ``loss`` (nats) and ``kept``, (random − loss)/(random − source).
     """
     rows: list[dict[str, Any]] = []
     stops = range(EVERY, steps + 1, EVERY)
@@ -214,7 +203,6 @@ class Bench(Brief):
         return _loaded(net, self.states(net, split, [steps], SOURCE_RATE)[steps])
 
     def fresh(self, grown: str) -> nn.Module:
-        """A larger network at its random start."""
         with seeded(self.seed):
             return self.build(*GROWN[grown])
 
@@ -277,7 +265,6 @@ class Bench(Brief):
             yield start, {**row, "plain": plain[FURTHER + more]}
 
     def _learned(self, sources: Sequence[nn.Module], grown: str, width: str, depth: str) -> Start:
-        """Maps learned at the best of the rates."""
         target = self.fresh(grown)
         data = self.ground.parts[2]
         options: dict[str, Any] = {**_schemes(width, depth), "batch_size": self.ground.batch_size}
@@ -293,7 +280,6 @@ class Bench(Brief):
         return Start(_words(width, depth, mode="alone"), best[rate], rate, flops)
 
     def _averaged(self, one: nn.Module, other: State) -> nn.Module:
-        """The even average; statistics of batch norms, if there are, measured on D*."""
         batches = self.ground.parts[2].inputs[:MEASURED].split(self.ground.batch_size)
         return _loaded(one, settled(one, lerp(one.state_dict(), other, 0.5), batches))
 
@@ -336,7 +322,6 @@ def _schemes(width: str, depth: str) -> dict[str, Any]:
 
 
 def _loaded(model: nn.Module, state: Mapping[str, torch.Tensor]) -> nn.Module:
-    """A copy of a network with other weights."""
     network = copy.deepcopy(model)
     network.load_state_dict(state)
     return network

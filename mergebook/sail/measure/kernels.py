@@ -1,7 +1,6 @@
 """γ_1 of texts under other features and kernels (SAIL, Anonymous, 2025, section 4.4).
 
-The paper's one number, γ* = −0.1244, comes from MMD², of which it names neither kernel nor
-features. Which of them find the right weight is seen where it is known, on mixtures.
+The paper names neither for its one number, γ* = −0.1244; on mixtures the right one is known.
 """
 
 from functools import partial
@@ -33,10 +32,7 @@ def text_kernels(source: Texts) -> Tables:
 
 @study(load=partial(text.texts_of, others=(text.SECOND,)))
 def mixture_weights(source: Texts) -> Tables:
-    """Eq. 11 for the mixtures of `mixture`, where γ_1 is the share, in all features and kernels.
-
-    ``weights``: rows of ``share``, ``features``, ``kernel`` (the factor) and ``gamma``.
-    """
+    """Eq. 11 in all features and kernels for `mixture`, where ``gamma`` should be ``share``."""
     corpus = load_corpus(source)
     seen, fresh = text.divided(corpus, thirds=False)
     rows = []

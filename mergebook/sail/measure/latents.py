@@ -1,8 +1,4 @@
-"""The ground of the study of diffusion: latents of a task's pictures, and who judges drawn ones.
-
-A SiT learns an autoencoder's latents, aligned to the tokens of the suite's backbone by REPA, or to
-f_P's, which has learned them from latents. The judge is the task's expert.
-"""
+"""Latents of a task's pictures, which a SiT learns, and the expert that judges drawn pictures."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +11,7 @@ from torch import Tensor, nn
 from mergebook.lab.results import Rows
 from mergebook.sail.costs import count_flops
 from mergebook.sail.distances import frechet_distance, kernel_distance
-from mergebook.sail.networks.diffusion import (
-    CHANNELS,
-    SIDE,
-    AutoEncoder,
-    LatentToRepresentation,
-    SiT,
-    draw,
-)
+from mergebook.sail.networks import diffusion as nets
 from mergebook.suites.models import VisionTransformer
 from mergebook.suites.types import Zoo
 from mergelib.hashing import stable_seed
@@ -88,7 +77,7 @@ def prepare(zoo: Zoo, plan: Plan) -> World:
         return by_rows(expert, rows).cpu()
 
     with seeded(seed):
-        coder = AutoEncoder().to(device)
+        coder = nets.AutoEncoder().to(device)
     _fit(coder, pictures, pictures, plan.prepared, seed)
     encode, decode = coder
     codes = by_rows(encode, pictures)
@@ -97,7 +86,7 @@ def prepare(zoo: Zoo, plan: Plan) -> World:
     spread_of, middle_of = torch.std_mean(tokens, (0, 1))
     latents, wanted = (codes - middle) / spread, (tokens - middle_of) / spread_of
     with seeded(seed):
-        represent = LatentToRepresentation(wanted.shape[-1]).to(device)
+        represent = nets.LatentToRepresentation(wanted.shape[-1]).to(device)
     flops = _fit(represent, latents, wanted, plan.represented, seed)
 
     def picture(rows: Tensor) -> Tensor:
@@ -124,20 +113,20 @@ def prepare(zoo: Zoo, plan: Plan) -> World:
     )
 
 
-def drawn(world: World, network: SiT, labels: Tensor, steps: int) -> Tensor:
+def drawn(world: World, network: nets.SiT, labels: Tensor, steps: int) -> Tensor:
     """Pictures in -1..1 of some classes; every network begins with the same noise."""
     generator = torch.Generator().manual_seed(world.seed + 2)
-    shape = (CHANNELS, SIDE, SIDE)
+    shape = (nets.CHANNELS, nets.SIDE, nets.SIDE)
     network.eval()
     latents = [
-        draw(network, rows.to(world.latents.device), shape, steps=steps, generator=generator)
+        nets.draw(network, rows.to(world.latents.device), shape, steps=steps, generator=generator)
         for rows in labels.split(ROWS)
     ]
     network.train()
     return world.picture(torch.cat(latents))
 
 
-def quality(world: World, network: SiT, plan: Plan) -> dict[str, float]:
+def quality(world: World, network: nets.SiT, plan: Plan) -> dict[str, float]:
     """``frechet`` and ``kernel`` of drawn pictures, evenly of all classes, from real ones."""
     labels = torch.arange(plan.samples) % len(world.names)
     return _distances(world.judge(drawn(world, network, labels, plan.euler)), world.real)

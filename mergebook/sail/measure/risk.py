@@ -21,10 +21,8 @@ EXAMPLES, DRAWS = (100, 300, 1000, 3000), 200  # n of each; draws of each n
 def risk(seed: int) -> Tables:
     """Theorem 4, printed and repaired, for linear classifiers ‖w‖ ≤ 2 of two Gaussians, per n.
 
-    ``bounds``: rows of ``examples``, ``form`` (``printed``, without λ, and ``repaired``), ``bound``
-    and ``truth``, the target's risk (clipped hinge loss, C = 1) of the w of least empirical risk,
-    means over draws; and the shares of draws in which it ``holds`` for every w, and ``tells``:
-    below C.
+    ``truth`` is the risk of the empirically best w; ``holds`` and ``tells`` are shares of draws, in
+    which the bound holds for every w, and lies below C = 1.
     """
     generator = torch.Generator().manual_seed(seed)
     angles = torch.arange(64) / 64 * 2 * math.pi

@@ -1,8 +1,4 @@
-"""More than two sources, checkpoints of one training, a larger source (Anonymous, 2025, App. I).
-
-The sources of the paper's Table 2 are three checkpoints of one training and one of a larger
-network. Here a target that mixes four texts is trained from sources of each text, and from such.
-"""
+"""More than two sources, checkpoints of one training, a larger source (Anonymous, 2025, App. I)."""
 
 from functools import partial
 from typing import Any
@@ -36,13 +32,11 @@ def several_sources(
     """Loss on a mixture of texts from starts of one to all sources.
 
     ``curves``: rows of ``start``, ``arm``, ``sources``, ``step``, ``choose``, ``judge`` (nats per
-    token). Arms: ``nearest``, the nearest source alone; ``theorem`` (Theorem 3 by MMD² of
-    histograms) and ``uniform`` of the nearest sources; with a shared start ``scratch``, ``longer``
-    (the nearest source, trained as long as all four together), ``checkpoints`` (the mean of the
-    nearest source and of what it was after 5/7 and 6/7 of its training, as in the paper),
-    ``larger`` (a larger source of the nearest text, shrunk) and ``checkpoints, larger`` (the mean
-    of all four). ``weights``: rows of ``start``, ``sources``, by rising distance a source's
-    ``share`` of the target, and its weight by ``theorem``.
+    token). Arms: ``nearest`` source; ``theorem`` and ``uniform`` of the nearest ones; with a shared
+    start ``scratch``, ``longer`` (the nearest, trained as long as all four), ``checkpoints`` (its
+    mean with itself after 5/7 and 6/7 of training, as in the paper), ``larger`` (a larger source,
+    shrunk) and ``checkpoints, larger``. ``weights``: a source's ``share`` of the target, and
+    Theorem 3's.
     """
     check_choice("start", start, ("shared", "own"))
     corpus = load_corpus(source, factors=FACTORS)

@@ -106,7 +106,6 @@ class Sources:
 
     @cached_property
     def nets(self) -> list[nn.Module]:
-        """Both sources, trained when they are first needed."""
         return [self.transfer.source("shared", 0), self.transfer.source(self.kind, 1)]
 
     def allowed(self) -> list[str]:
@@ -114,7 +113,6 @@ class Sources:
         return [name for name, arm in ARMS.items() if not self.refusal(arm)]
 
     def check(self, names: Sequence[str], known: Mapping[str, Arm] = ARMS) -> None:
-        """Refuse arms that do not fit."""
         for name in names:
             check_choice("arm", name, [*known])
             if refusal := self.refusal(known[name]):
@@ -140,7 +138,6 @@ class Sources:
         return ""
 
     def rates(self, name: str) -> Rates:
-        """The usual ones of an arm."""
         return usual_rates(self.transfer.name, self.kind, self.size, name)
 
     def start(self, arm: Arm, rates: Rates) -> Start:

@@ -1,7 +1,4 @@
-"""SAIL on two spirals, for all weights of two sources (Anonymous, 2025, appendix K, Fig. 8 and 9).
-
-Adam at 5e-3 for 300 epochs on all points at once, for sources and retraining, as the paper has it.
-"""
+"""SAIL on two spirals: Adam at 5e-3 on all points at once (Anonymous, 2025, app. K, Fig. 8, 9)."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,21 +42,16 @@ def spirals(
 ) -> Tables:
     """Two sources, their weighted averages γ θ_1 + (1 − γ) θ_2 retrained on D*, and scratch.
 
-    Sources share their initial weights (``shared``), have their own (``own``), or those with their
-    own are matched by Git Re-Basin first (``re-basin``, at γ = ½).
-
-    ``arms``: rows of ``reading``, ``start``, ``gamma``, ``arm`` (``sweep``; ``proximal``: γ of
-    Theorem 3 by MMD of inputs; ``scratch``, whose ``start`` is ``fresh``, or ``common``, where the
-    sources started), ``accuracy`` and ``loss`` (test, after training), steps to each goal by its
-    name (`steps_to`; null where it was never reached), ``gradient`` (mean log gradient norm over
-    the first tenth of steps), ``gradient_easy`` (log of it at the first reading at which the first
-    goal is reached, or else at the end), and ``loss_K``, validation loss after K steps.
-    ``sources``: rows of ``reading``, ``start``, ``source``, ``mmd`` (MMD² to D*), ``parameters``
-    and ``random`` (squared distance to an optimum of this source and of fresh weights; the optimum
-    is trained from the common start where sources share it, else from a fresh one). ``matched``:
-    the same of ``parameters`` and ``random`` where the second source with its own start, the
-    optimum and the fresh weights are all reordered to match the first source: which order hidden
-    units have is chance.
+    Sources share their initial weights (``shared``), have their ``own``, or those are matched first
+    (``re-basin``, at γ = ½). ``arms``: rows of ``reading``, ``start``, ``gamma``, ``arm``
+    (``sweep``; ``proximal``: Theorem 3's γ by MMD of inputs; ``scratch``, from ``fresh`` weights or
+    the sources' ``common`` ones), ``accuracy`` and ``loss`` (test), steps to each goal (`steps_to`;
+    null: never), ``gradient`` (mean log norm over the first tenth of steps), ``gradient_easy`` (log
+    norm at the first goal, or else the end) and ``loss_K``, validation loss after K steps.
+    ``sources``: rows of ``reading``, ``start``, ``source``, ``mmd`` (MMD² to D*), and squared
+    distances ``parameters`` and ``random``, of this source and of fresh weights, to an optimum that
+    is trained from the common start, else from fresh weights. ``matched``: these distances after
+    all are reordered to match the first source, as the order of hidden units is chance.
     """
     data = world.spirals(seed)
     parts = world.readings(data, seed)

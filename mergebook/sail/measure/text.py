@@ -1,11 +1,8 @@
 """SAIL's sweeps over γ in text (Anonymous, 2025, section 4.4, Figure 2).
 
-A seed draws the held-out stretches, the starts, and the orders of training. Rates are the best on a
-seed that no study uses: for sources and scratch, of 1e-3, 3e-3 and 6e-3, for retraining the nearer
-source, of 3e-4, 1e-3, 3e-3 and 6e-3. For 50 steps on thirds that is 1e-3, for 200 steps there, on
-mixtures and on another text 3e-3. With 512 byte pairs, width 64, depth 3 and sources of 1,000 steps
-it is 3e-3 for sources and 1e-3 for retraining, of the three lower ones. All but `gamma_sweep` try
-`FACTORS` of these for every start.
+Rates are the best on a seed that no study uses. For retraining on thirds that is 1e-3 for 50 steps,
+3e-3 for 200, and 3e-3 on mixtures and another text; with 512 byte pairs, width 64, depth 3 and
+1,000 steps, 3e-3 for sources and 1e-3. All but `gamma_sweep` try `FACTORS` of these for each start.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,10 +60,9 @@ def gamma_sweep(
 ) -> Tables:
     """Loss on the last third of a text against γ, for sources of the other two (Figure 2b).
 
-    ``curves``: rows of ``start``, ``gamma``, ``step``, ``choose``, ``judge`` (nats per token on
-    both halves of the held-out part); ``references``: the same of `REFERENCES`, less γ.
-    ``distances``: rows of ``split`` (``thirds``), ``features``, MMD² ``first`` (of D_1 and D_t),
-    ``second`` and ``between``, and ``gamma``, γ_1 of Eq. 11.
+    ``curves``: rows of ``start``, ``gamma``, ``step``, ``choose``, ``judge`` (nats per token);
+    ``references``: the same without γ. ``distances``: of ``split`` and ``features``, MMD² ``first``
+    (of D_1 and D_t), ``second``, ``between``, and ``gamma``, γ_1 of Eq. 11.
     """
     for start in starts:
         check_choice("start", start, (*STARTS, *REFERENCES))
@@ -98,10 +94,7 @@ def overlap(
     *,
     start: str = "shared",  # of the second source, `shared`, `own` or `re-basin`
 ) -> Tables:
-    """The sweep where D_1 and D_2 share α of their blocks, and each shares β with D_t (Figure 2c).
-
-    ``curves``: rows of ``start``, ``alpha``, ``beta``, ``gamma``, ``step``, ``choose``, ``judge``.
-    """
+    """`gamma_sweep` where D_1 and D_2 share α of their blocks, and each β with D_t (Figure 2c)."""
     corpus = _corpus(source, start, 50, rate=1e-3)
     thirds = [corpus.parted(rows) for rows in mean_thirds(corpus.blocks)]
     whole, drawn = [rows.train for rows in thirds], stable_seed("overlap", source.seed)
@@ -120,13 +113,10 @@ def mixture(
     others: Sequence[str] = (SECOND,),  # the name of D_2; none for thirds
     start: str = "shared",
 ) -> Tables:
-    """The sweep for targets ρ D_1 + (1 − ρ) D_2, for which Theorem 3 says γ = ρ.
+    """The sweep for targets ρ D_1 + (1 − ρ) D_2 (``share``), for which Theorem 3 says γ = ρ.
 
-    D_1 and D_2 are two texts, or of one text the lowest and the highest third by mean token value.
-    Sources see every second block, targets are mixed from the others. ``curves``: rows of
-    ``start``, ``share``, ``method`` (``sweep``, or ``theorem`` for γ_1 by MMD² of histograms, in
-    0..1), ``gamma``, ``step``, ``choose``, ``judge``. ``distances``: ``start``, ``share`` and what
-    `gamma_sweep` has.
+    Sources see every second block, targets are mixed from the others. Tables of `gamma_sweep`, with
+    ``method``: ``sweep``, or ``theorem`` for γ_1 by MMD² of histograms, in 0..1.
     """
     corpus = _corpus(source, start, 100)
     seen, fresh = divided(corpus, thirds=not others)
@@ -144,11 +134,7 @@ def cross_corpus(
 ) -> Tables:
     """The sweep for sources of two thirds of one text and another text as target (Figure 2d).
 
-    ``curves``: rows of ``start``, ``target``, ``gamma``, ``step``, ``choose``, ``judge``. ``arms``:
-    the same with a ``method``: ``theorem`` (γ_1 by MMD² of histograms, in 0..1), ``nearest source``
-    (by MMD², alone), ``uniform``, and ``scratch``, whose γ is null. ``distances``: rows of
-    ``start``, ``target`` and what `gamma_sweep` has. ``costs``: rows of ``start``, ``target``, and
-    FLOPs of a step, of the distances and of a source.
+    Tables of `gamma_sweep` with ``target``; ``arms``, by ``method``, and ``costs`` in FLOPs.
     """
     corpus = _corpus(source, start, 100)
     thirds = mean_thirds(corpus.blocks[corpus.texts[0]])
@@ -172,13 +158,9 @@ def cross_corpus(
 
 @study(load=texts_of)
 def text_nearness(source: Texts) -> Tables:
-    """Squared distances from an optimum of D_t, of sources of D_1 and D_2 and of random weights.
+    """Squared distances of sources (``parameters``) and ``random`` weights to an optimum of D_t.
 
-    D_1, D_2 and D_t are thirds of a text.
-
-    ``sources``: rows of ``start`` (``shared``, ``own``), ``source`` (1, 2), ``parameters`` (squared
-    distance from θ*, which begins where sources share their start, else apart) and ``random`` (of
-    an untrained network).
+    By ``start`` and ``source``; the optimum begins where sources share their start, else apart.
     """
     corpus = training.load_corpus(source)
     first, second, target = (corpus.parted(rows).train for rows in mean_thirds(corpus.blocks))

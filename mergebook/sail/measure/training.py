@@ -1,9 +1,4 @@
-"""The ground of SAIL's studies in text: blocks, sources, and the sweep over γ.
-
-Two language models are trained on parts D_1 and D_2 of a text, the start γ θ_1 + (1 − γ) θ_2 is
-trained on a target D_t, and its loss is read on a stretch of the text that no training saw. One
-half of that stretch chooses γ, the other judges the choice.
-"""
+"""The ground of SAIL's studies in text: models of parts D_1 and D_2, averaged, trained on D_t."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -185,10 +180,7 @@ def by_adam(
 
 
 def load_corpus(source: Texts, changes: Mapping[str, Any] = {}, **usual: Any) -> Corpus:
-    """Texts as blocks of tokens, a stretch of each held out; byte pairs are learned on them all.
-
-    Sizes are a study's usual ones, those of the profile, and changes that were asked for.
-    """
+    """Texts as blocks of tokens, a stretch of each held out; byte pairs are learned on them all."""
     plan = Plan(**{**usual, **PROFILES[source.profile], **changes})
     texts, seed = [*source.texts.values()], source.seed
     codes = encode_pairs(texts, plan.pairs) if plan.pairs else [encode(text) for text in texts]

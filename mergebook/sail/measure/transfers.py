@@ -147,7 +147,6 @@ class Transfer(Brief):
         return settled(net, state, (self.transform(batch.to(self.device)) for batch in parts))
 
     def step_flops(self, net: nn.Module) -> int:
-        """FLOPs of a step of training."""
         part = self.parts[TARGET].first(self.schedule.batch_size)
         inputs, labels = self.transform(part.inputs.to(self.device)), part.labels.to(self.device)
         copied = copy.deepcopy(net).train()

@@ -1,10 +1,8 @@
 """BYOL: what a network learns from pictures without labels (Grill et al., 2020).
 
-An online network (body, projector, predictor; weights θ) sees one view of a picture and predicts
-what a target network (body, projector; weights ξ) makes of another. The target gets no gradient: it
-follows, ξ ← τξ + (1 − τ)θ. In the end only the body is kept. The views are by `augment`: the
-paper's crops, colour jitter, blur and solarisation change a picture far more. What was learned is
-judged by simple classifiers of a frozen network's features, fitted to the training rows alone.
+An online network (body, projector, predictor; weights θ) predicts what a target network (weights ξ
+← τξ + (1 − τ)θ) makes of another view; only the body is kept. Views are by `augment`; the paper's
+crops and colours change far more. Simple classifiers of frozen features judge.
 """
 
 import copy
@@ -27,11 +25,7 @@ PROJECTION = 32  # size of a projection and of its prediction; the paper has 256
 
 
 class BYOL(nn.Module):
-    """The online network and its target, for the pass over two views.
-
-    In training mode either network normalises by its own batch, each view apart. The running
-    statistics of a target are its own, too: only its weights follow the online network's.
-    """
+    """The online network and its target; either normalises by its own batches, each view apart."""
 
     def __init__(
         self,
@@ -58,17 +52,13 @@ class BYOL(nn.Module):
 
     @torch.no_grad()
     def update(self, share_of_training: float) -> None:
-        """Let the target follow, after a step of the optimiser: ξ ← τξ + (1 − τ)θ.
-
-        τ = 1 − (1 − τ_base)(cos πs + 1)/2 is the base at s = 0, and 1 at s = 1.
-        """
+        """Let the target follow: τ = 1 − (1 − τ_base)(cos πs + 1)/2 at a share s of training."""
         momentum = 1 - (1 - self.momentum) * (math.cos(math.pi * share_of_training) + 1) / 2
         for slow, fast in zip(self.target.parameters(), self.online.parameters(), strict=True):
             slow.mul_(momentum).add_(fast, alpha=1 - momentum)
 
 
 def _perceptron(inputs: int) -> nn.Sequential:
-    """The paper's projector and predictor; the output is not normalised."""
     first = [nn.Linear(inputs, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU()]
     return nn.Sequential(*first, nn.Linear(HIDDEN, PROJECTION))
 

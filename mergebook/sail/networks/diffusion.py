@@ -1,10 +1,8 @@
 """An autoencoder for 32x32 pictures, and SiT, the transformer that learns to draw its latents.
 
-SiT (Ma et al., 2024) is a transformer whose norms are scaled and shifted, and whose branches gated,
-by what a linear layer makes of time and class. It begins with all gates closed. It learns a flow on
-straight lines from data to noise: at time t a latent is x_t = (1 − t) x + t ε with ε ~ N(0, 1), and
-moves with the velocity ε − x. A network that knows the mean velocity at each x_t turns noise at
-t = 1 into data at t = 0. REPA and SAIL's appendix J pull its tokens to a pretrained network's.
+In SiT (Ma et al., 2024) time and class scale and shift the norms and gate the branches, closed at
+first. At time t a latent is x_t = (1 − t) x + t ε with ε ~ N(0, 1), and its velocity ε − x: noise
+at t = 1 becomes data at t = 0. REPA and SAIL's appendix J pull its tokens to another network's.
 """
 
 import math

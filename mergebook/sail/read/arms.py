@@ -71,13 +71,10 @@ def _loaded(results: Sequence[str], part: str) -> pd.DataFrame:
 
 
 def starts(results: Sequence[str] = TEXT) -> pd.DataFrame:
-    """Every arm by its steps to goals, and by its losses at scratch's cost.
+    """Every arm by its steps to goals (`steps_of`), its FLOPs, and its losses at scratch's cost.
 
-    A row per ``modality``, ``target``, seed, start, size and ``arm``, with steps to each goal that
-    its cell has by its name (`steps_of`), ``step_flops``, ``added_flops``, ``source_flops``, and
-    where it has spent as much as scratch in all its steps, by account B and on straight lines
-    between readings, ``loss`` (nats), ``choose``, the loss on the half that chooses, and
-    ``accuracy`` (0..1). An arm that has spent less in all counts at its end.
+    ``loss`` (nats), ``choose`` and ``accuracy`` (0..1) are by account B, on straight lines between
+    readings, or at the end of an arm that has spent less.
     """
     rows = []
     for names, cell in curves(results).groupby(_CELL):
@@ -114,11 +111,7 @@ def best_baseline(rows: pd.DataFrame) -> str:
 
 
 def distances(results: Sequence[str] = PICTURES[:1]) -> pd.DataFrame:
-    """MMD² of pictures and θ_1's weight.
-
-    A row per modality, target, seed, start and size, with ``first`` and ``second``, from the target
-    to either source, ``distance``, the lesser of them, ``between`` and ``gamma``.
-    """
+    """MMD² of pictures in every setting; ``distance`` is the one to the nearer source."""
     table = _loaded(results, "distances")
     nearer = table[["first", "second"]].min(axis=1)
     return table.assign(distance=nearer).drop_duplicates(_CELL, ignore_index=True)

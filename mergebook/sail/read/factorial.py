@@ -50,11 +50,7 @@ def curves() -> pd.DataFrame:
 
 
 def ends() -> pd.DataFrame:
-    """Losses at equal cost: what scratch spends in as many steps as the others take.
-
-    A row per modality, seed and cell: losses by account, ``A``, ``B`` and ``C``, on straight lines
-    between readings, NaN where the start alone costs more.
-    """
+    """Losses at the cost of scratch in as many steps, by account; NaN if the start costs more."""
     table = curves()
     last = table[table["sources"] > 0].groupby("modality")["step"].max()
     rows = []
@@ -72,11 +68,9 @@ def ends() -> pd.DataFrame:
 def saved() -> pd.DataFrame:
     """Steps saved against scratch, and factors, for losses from scratch's first reading to its end.
 
-    A row per modality, seed, cell but scratch, and ``goal`` (nats): ``saved`` (steps), and log₂ of
-    scratch's FLOPs over one's own by account, ``A``, ``B`` and ``C``, where less than the steps to
-    the first reading count as these. NaN where one of both never gets there. ``begun`` says whether
-    a start is at the goal by then, ``often`` whether both sides get there in enough seeds
-    (`ENOUGH`), and in this one.
+    Per modality, seed, cell and ``goal`` (nats): ``saved``, and log₂ of scratch's FLOPs over one's
+    own by account, NaN where one never gets there; ``begun``: at the goal by the first reading;
+    ``often``: both get there in enough seeds (`ENOUGH`), and in this one.
     """
     table = curves()
     rows = []
@@ -109,11 +103,7 @@ def _beside_scratch(
 
 
 def leads() -> pd.DataFrame:
-    """Where a start is on scratch's way, and what it has saved in the end, by seed and cell.
-
-    ``lead``: scratch's steps to the start's loss; ``saved`` steps at the lowest loss that both
-    reach.
-    """
+    """``lead``: scratch's steps to the start's loss; ``saved``: at the lowest loss of both."""
     rows = []
     for cell, own, _, rival, _ in _beside_scratch(curves()):
         lowest = max(smoothed(torch.tensor(losses)).min() for _, losses in (rival, own))
@@ -124,25 +114,21 @@ def leads() -> pd.DataFrame:
 
 
 def _steps(curve: _Curve, goals: np.ndarray) -> np.ndarray:
-    """`steps_to` several goals on one curve, shape ``(goals,)``."""
     losses = torch.tensor(curve[1])[:, None].expand(-1, len(goals))
     return np.asarray(steps_to(curve[0].tolist(), losses, torch.as_tensor(goals)))
 
 
 def _read(run: pd.DataFrame) -> tuple[_Curve, Costs]:
-    """Steps and losses of a run, and what it costs."""
     run = run.sort_values("step")
     steps, losses = (run[name].to_numpy(dtype=float) for name in ("step", "judge"))
     return (steps, losses), Costs(*(float(run[name].iloc[0]) for name in FLOPS))
 
 
 def effects(account: str = "B") -> pd.DataFrame:
-    """What each factor does to the loss at equal cost, with the others averaged over.
+    """What each factor does to the loss at equal cost (nats), with the others averaged over.
 
-    A row per modality, seed and ``effect``, with ``factor`` (``merging``, ``maps`` or ``start``)
-    and ``loss``, a difference in nats: two sources less one, by start; maps less mean padding, over
-    one source and all starts of two; own starts less a shared one, and matched less as they are, of
-    two sources. Only maps that all have at this cost count.
+    Of ``merging``, two sources less one; of ``maps``, less mean padding; of ``start``, own less
+    shared, and matched less own. Only maps that all have at this cost count.
     """
     table = ends()
     table = table[table["sources"] > 0]

@@ -1,8 +1,4 @@
-"""Targets with a known answer: D* = ρ D_1 + (1 − ρ) D_2, for which Theorem 3 says γ_1 = ρ.
-
-The chapter on proximal parameters follows the chain from data to loss on them. Losses are linear in
-ρ: J_ρ = ρ J_1 + (1 − ρ) J_2 for every model.
-"""
+"""Targets D* = ρ D_1 + (1 − ρ) D_2, for which Theorem 3 says γ_1 = ρ; losses are linear in ρ."""
 
 import math
 from collections.abc import Sequence
@@ -32,10 +28,8 @@ def perceptron_shares(
 ) -> pd.DataFrame:
     """The chain for small perceptrons trained on D_1, on D_2, and on every D* of ``shares``.
 
-    Per ρ, beside ``start`` and ``seed``, the best γ_1 in ``parameters`` (nearest to θ*, affine), in
-    ``loss`` and ``trained`` (of `GAMMAS`, of least J_ρ before and after retraining), and squared
-    distances from θ*: ``nearest_source`` of both sources, ``random`` of the initial network of a
-    further draw, ``normal`` of weights from N(0, 1), in the mean.
+    Per ρ the best γ_1 in ``parameters`` (nearest to θ*), ``loss`` and ``trained`` (after
+    retraining), and squared distances to θ*: ``nearest_source``, ``random``, ``normal``.
     """
     check_choice("start", start, STARTS)
     generator = torch.Generator().manual_seed(seed)
@@ -111,7 +105,6 @@ def _train(nets: Nets, shares: Tensor, data: tuple[Tensor, Tensor], steps: int) 
 
 
 def _matched(reference: Nets, net: Nets) -> Nets:
-    """The same perceptron with its hidden units in the order that matches another one's."""
     chain = nn.Sequential(nn.Linear(2, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
     return git_rebasin(reference, net, chain).state
 

@@ -24,10 +24,7 @@ def steps_of(curve: pd.DataFrame, goals: Mapping[str, float]) -> dict[str, float
 def speed_ups(
     table: pd.DataFrame, goal: str, account: Account, own: str, rival: str = "scratch"
 ) -> pd.DataFrame:
-    """log₂ ``speed`` of one arm, or method, over another, and `SIDES`, of the cells that both have.
-
-    A run that never reaches the goal counts as if at its ``last`` step; see `steps_of` and `FLOPS`.
-    """
+    """log₂ ``speed`` of one arm over another, and `SIDES`; a run counts as at its ``last`` step."""
     names = table["arm" if "arm" in table else "method"]
     keys = [name for name in KEYS if name in table]
     varying = [name for name in keys if table[name].nunique(dropna=False) > 1] or keys

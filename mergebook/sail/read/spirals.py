@@ -1,8 +1,4 @@
-"""What chapter 52 and the ledger read out of the study ``spirals``.
-
-SAIL's start is the average by Theorem 3's weights (``theorem``); its rivals are ``scratch``, the
-source of the nearest data alone (``nearest source``) and the plain mean (``uniform``).
-"""
+"""What chapter 52 and the ledger read out of the study ``spirals``."""
 
 from collections.abc import Sequence
 
@@ -66,11 +62,7 @@ def compared() -> pd.DataFrame:
 
 
 def barriers() -> pd.DataFrame:
-    """Losses at γ = ½ (``middle``) and their mean over γ = 0 and 1 (``ends``), in long form.
-
-    Rows of ``seed``, ``reading``, ``start`` (with ``re-basin``, whose ends are those of ``own``),
-    ``steps`` of retraining, ``place`` and ``loss``.
-    """
+    """``loss`` by ``place``: at γ = ½ (``middle``), and its mean over γ = 0 and 1 (``ends``)."""
     table = sweep().drop(columns="loss")
     wide = table.melt([*_KEYS, "gamma"], [f"loss_{k}" for k in TIMES], "steps", "loss")
     wide["steps"] = wide["steps"].str.removeprefix("loss_").astype(int)
@@ -82,11 +74,7 @@ def barriers() -> pd.DataFrame:
 
 
 def nearness(result: str = FILE) -> pd.DataFrame:
-    """Log squared distance to an optimum, of each source and of random weights, in long form.
-
-    Rows of ``seed``, ``reading`` (of spirals), ``start``, ``source``, ``point`` (``source``,
-    ``random``) and ``log``.
-    """
+    """``log`` of the squared distance to an optimum, of each ``source`` and ``random`` weights."""
     table = load_table(result, "sources")
     keys = [*(name for name in _KEYS if name in table), "number"]
     distances = table.rename(columns={"parameters": "source", "source": "number"})
@@ -107,11 +95,7 @@ def is_near(gammas: pd.Series) -> pd.Series:
 
 
 def chain() -> pd.DataFrame:
-    """Every source's distance of data, of parameters, and losses before and after retraining.
-
-    Rows of ``seed``, ``start`` (with ``re-basin``, where parameters alone are not those of
-    ``own``), ``cell`` (reading and source), ``link`` (one of `LINKS`) and ``value``.
-    """
+    """Each source's links of data, parameters and losses (`LINKS`) by ``cell``, in long form."""
     sources, keys = load_table(FILE, "sources"), ["seed", "reading", "source"]
     own = sources[sources["start"] == "own"].drop(columns="parameters")
     moved = own.merge(load_table(MATCHED, "matched")[[*keys, "parameters"]], on=keys)

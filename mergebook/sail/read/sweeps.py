@@ -1,8 +1,4 @@
-"""What chapter 54 and the ledger read out of studies of mixtures, overlap and other texts.
-
-All losses are those of the half that judges, in nats per token; where γ is chosen, the other half
-chooses it, after the last step.
-"""
+"""What chapter 54 and the ledger read of mixtures, overlap and other texts, in nats per token."""
 
 import numpy as np
 import pandas as pd

@@ -1,7 +1,4 @@
-"""What the chapter on SAIL in text computes: what thirds of a text are, and the choice of γ.
-
-Curves are those of `gamma_sweep`, one table for characters and byte pairs.
-"""
+"""What the chapter on SAIL in text computes: what thirds of a text are, and the choice of γ."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -65,11 +62,7 @@ def best(curves: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 
 def chosen(curves: pd.DataFrame) -> pd.DataFrame:
-    """The ``gamma`` of least loss in the end on one half, judged on the other, by curve and seed.
-
-    What it gains (nats) ``over_nearest`` source, ``over_farther``, and over the average,
-    ``over_half``.
-    """
+    """``gamma`` of least final loss on one half, and what it gains (nats) on the other half."""
     keys = ["tokens", "start", "seed"]
     final = last(curves)
     table = best(final, keys).set_index(keys)

@@ -1,9 +1,4 @@
-"""The claims of the stability framework (Li et al., 2026), in order of their numbers.
-
-Those on measured merges stand in the paper's Section V and Figures 1 to 9; T9 is what its
-explanation implies and it did not measure. The bound is about loss: checks of loss decide, those of
-accuracy are secondary.
-"""
+"""The claims of the stability framework (Li et al., 2026); as its bound, they are about loss."""
 
 from mergebook.ledger import read_claims
 from mergebook.stability.claims import bound, remedies, scaling, variance

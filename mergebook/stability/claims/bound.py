@@ -1,10 +1,8 @@
 """The stability framework's bound as a guide, and as a law (Li et al., 2026): T7, T8 and T10.
 
-T7 and T8 take its constants from the pretrained model and training examples alone, and ask whether
-it ranks, and chooses, the settings that the study ``scaling`` has measured. The paper gives no L,
-so three readings are primary: L as its assumption defines it, measured; L = 1; and the L that suits
-the other seeds best. The form with γ* ranks the settings as Theorem 3 does and is not counted. T10
-is Lemma 3 as a law of how far an expert moves when one training example is replaced.
+The guides take its constants from the pretrained model and training examples alone. The paper gives
+no L, so three readings are primary: L as its assumption defines it, measured; L = 1; and the L that
+suits the other seeds best. The form with γ* ranks as Theorem 3 does and is not counted.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,9 +1,4 @@
-"""What is compared of Remark 4 of the stability framework (Li et al., 2026): T14 to T16 and T19.
-
-The remark explains methods by terms of the bound that they lower. Each claim asks whether a method
-does lower what it is said to lower, and whether the merge gains. T19 is about Theorem 2's χ² κ².
-The bound is about loss: checks of loss decide about merges, those of accuracy are secondary.
-"""
+"""Remark 4 of the stability framework (Li et al., 2026): T14 to T16, and T19, Theorem 2's χ² κ²."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -26,13 +21,11 @@ NEAR_SUM = 0.1  # of coefficients that sum to 1
 STEPS = ("adam, steps", "sgd, steps")  # kinds of experts that differ in their steps alone
 REMEDIES = {"sharpness-aware, 0.05": "SAM", "linearised": "linearised fine-tuning"}
 
-
 NEARER = "gradients at the average nearer to each other"
 LOGS: dict[str, Any] = {"falling": True, "scale": np.log, "unit": "log ratio"}
 
 
 def _gain(says: str, better: str, worse: str, value: str, **options: Any) -> Comparison:
-    """One kind of rows better than another, in accuracy or in loss."""
     options["about"] = options["about"] | {"metric": value}
     return comparison(
         f"{says}, {value}", better, worse, value=value, falling=value == "loss", **options

@@ -1,10 +1,7 @@
 """What the stability framework's claims on measured merges compare: T1 to T5 and others.
 
-All read one sweep, a small vision transformer with Adam on eight tasks, where each parameter is
-changed while the others are usual; some read others as well. What is best is chosen on the other
-seeds, among values that leave one to compare with: on validation examples where a result holds them
-(the average of the transformer on eight tasks), otherwise on test examples. The bound is about
-loss, so that loss is primary, and accuracy is secondary.
+All read one sweep, each parameter while the others are usual. What is best is chosen on the other
+seeds, on validation examples where a result holds them, otherwise on test examples.
 """
 
 import math
@@ -59,7 +56,6 @@ class Network:
         return self.wide(load, value, steps=steps, **chosen)[steps]
 
     def role_of(self, value: str) -> Role:
-        """Of a check of ``"accuracy"`` or ``"loss"``."""
         return self.role if value == "loss" else "secondary"
 
     def best(self, load: Load, column: str, value: str, among: Sequence[Any]) -> dict[Any, Any]:
@@ -69,7 +65,6 @@ class Network:
         return sweep.chosen_elsewhere(sweep.spread(rows, column, name), among)
 
     def about(self, value: str) -> dict[str, Any]:
-        """Its name, and ``"accuracy"`` or ``"loss"``."""
         return {"network": self.words.removesuffix(", ") or "ViT", "metric": value}
 
     def compare(
@@ -102,7 +97,6 @@ TWENTY = (
 )
 LARGER = (FOURTEEN, *TWENTY)
 LEARNED = replace(UNVALIDATED, result=ADAPTED_COUNTS, words="AdaMerging, ", method="adamerging")
-
 
 # What a difference of best K is where the first, or the second, mostly is the last K tried.
 ENDS: tuple[tuple[Limit, Limit], tuple[Limit, Limit]] = (("", "most"), ("least", "none"))
@@ -245,7 +239,6 @@ def tasks(load: Load) -> Iterator[Comparison]:
 
 
 def _counts(load: Load, net: Network) -> pd.DataFrame:
-    """Nested merges after the most steps at which tasks were counted."""
     rows = load(net.result, "counts")
     return pd.DataFrame(rows[rows["steps"] == rows["steps"].max()])
 
@@ -279,10 +272,7 @@ def explosion(load: Load) -> Iterator[Comparison]:
 
 
 def trends(load: Load) -> Iterator[Comparison]:
-    """T11: whether a sparsifying rule changes with the average as often as a linear one does.
-
-    All merges of the same experts agree more often than by chance: that is no null hypothesis.
-    """
+    """T11: whether a sparsifying rule follows the average as often as a linear one does."""
     for net, value in product((VIT, FOURTEEN), UNITS):
         table = load(net.result, "merged")
         follow = {name: sweep.agreement(table, name, value) for name in OTHERS}

@@ -1,10 +1,8 @@
 """What is compared of Corollary 1 of the stability framework (Li et al., 2026): T6 and T12.
 
-Both are tested on the study ``variance`` in ``results/``: masks at density 0.2, with the
-corollary's weights 1/T and at the scale of least validation loss. That election lowers the variance
-is a theorem, and that a summed variance falls when entries are pruned says nothing: neither
-decides. DARE at weights 1/T is the average plus noise whose mean is zero, so that its risk is known
-to be no lower beforehand: it does not decide either.
+Masks at density 0.2, at weights 1/T and at the scale of least validation loss. What is true of all
+experts beforehand does not decide: that election lowers the variance, that pruning lowers the sum,
+and that DARE at 1/T, which is the average plus noise, has no lower risk.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,4 @@
-"""The explorer of chapter 43: sliders that redraw exact errors and bounds in a reader's browser.
-
-`assets/explorer.html` shows a static figure and table, which its script replaces by live ones, from
-the formulas of `terms` and the curvatures and minima of `aligned_tasks` along the axes that all of
-them share: errors are sums.
-"""
+"""The explorer of chapter 43: sliders that redraw exact errors and bounds in a reader's browser."""
 
 import base64
 import io
@@ -55,11 +50,7 @@ ALT = (
 
 
 def explorer(*, seed: int = 0) -> str:
-    """The explorer as a piece of HTML, of `aligned_tasks` with that seed.
-
-    Without scripts it shows the usual setting. Rows of its table carry ``data-group`` and
-    ``data-part``, the keys of `terms`, and the value.
-    """
+    """The explorer as HTML, of `aligned_tasks` with that seed; its static table is by `terms`."""
     tasks = aligned_tasks(seed)
     curvatures = tasks.hessians.diagonal(dim1=1, dim2=2)
     data: dict[str, Any] = {"curvatures": curvatures.tolist(), "centres": tasks.centres.tolist()}

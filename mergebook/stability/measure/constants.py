@@ -38,12 +38,10 @@ def stability(
 ) -> Tables:
     """The constants that the framework's bounds take, at the pretrained model and early merges.
 
-    On training examples. ``curvature``: rows of ``point``, ``of`` (``mean`` or ``example``),
-    ``task`` and ``smoothness``. ``gradients``: rows of ``point``, ``task``,
-    ``loss``, ``noise`` σ², ``largest`` σ, and ``heterogeneity`` ζ², also ``plugged_in`` with bias.
-    ``points``: rows of ``point``, ``loss`` f, ``squared`` ‖∇f‖² on these examples and ``unbiased``,
-    ``dissimilarity`` κ² for equal weights. ``adam``: rows of ``task``, ``steps``, and
-    ``residual``, see `adam_residual`.
+    On training examples. ``curvature``: ``smoothness`` by ``point``, ``task`` and whether ``of``
+    the ``mean`` or an ``example``. ``gradients``: ``loss``, ``noise`` σ², ``largest`` σ,
+    ``heterogeneity`` ζ², also ``plugged_in`` with bias. ``points``: ``loss`` f, ``squared`` ‖∇f‖²
+    and ``unbiased``, ``dissimilarity`` κ² for equal weights. ``adam``: see `adam_residual`.
     """
     generator = Generator().manual_seed(stable_seed("stability", zoo.suite.seed))
     problem = problem_of(zoo, pictures)
@@ -93,7 +91,6 @@ def _gradients(losses: Mapping[str, TaskLoss], parts: int) -> tuple[Rows, dict[s
 
 
 def _recorded(zoo: Zoo, name: str, steps: int, rate: float) -> Iterator[dict[str, float]]:
-    """What Adam made of its gradients, after one step, a few, and all."""
     gradients: list[Tensor] = []
 
     def keep(network: nn.Module, _: int) -> None:

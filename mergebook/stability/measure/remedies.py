@@ -1,9 +1,7 @@
 """Studies of the methods that Remark 4 of Li et al. (2026) explains by terms of the bound.
 
-Experts are trained for flat minima or linearised, so that they merge better. Git Re-Basin is said
-to lower the heterogeneity ζ_t of tasks, of which ‖∇f_t − ∇f‖ can be measured at one θ, a merge.
-AdaMerging is said to give outliers, tasks of a large ζ_t, less weight; Surgery to lower the
-optimisation error of a merge and to leave its generalisation error.
+Experts are trained for flat minima or linearised; Git Re-Basin is said to lower ζ_t, AdaMerging to
+give tasks of large ζ_t less weight, Surgery to lower a merge's optimisation error alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,13 +42,9 @@ def remedies(
 ) -> Tables:
     """Merges of experts that were trained plainly, sharpness-aware, or on the linearised network.
 
-    Both remedies take two gradients where plain training takes one, so at equal cost they get half
-    of its epochs; plain experts of that length stand beside them.
-
-    ``test``: rows of ``kind``, ``method`` (also ``"individual"``), ``task``, ``accuracy`` and
-    ``loss``; ``chosen``: rows of ``kind``, ``method`` and ``settings``; ``sharpness``: rows of
-    ``kind``, ``task`` and ``sharpness``, the largest |eigenvalue| of the Hessian of a task's
-    training loss at its expert, in that expert's own network.
+    Both remedies take two gradients a step, so they get half the epochs; plain experts of that
+    length stand beside. ``sharpness`` is the largest |eigenvalue| of the Hessian of a task's
+    training loss at its expert. ``test`` and ``chosen`` are by ``kind`` and ``method``.
     """
     if epochs < 2 or epochs % 2:
         raise ValueError(f"epochs is {epochs}, expected an even number above 0")
@@ -94,14 +88,11 @@ def rebasin(
 ) -> Tables:
     """Merges of two networks that begin alike or apart, before and after one is reordered.
 
-    Every task is trained twice, from two random starts under the same frozen head.
-
-    ``pairs``: rows of ``pair`` (``same task``, ``two tasks``, ``one start``), ``task`` (of the
-    network that stays), ``matched`` (whether the other one was reordered), ``moved`` (share of
-    hidden units whose place changed), ``distance`` ‖θ_1 − θ_2‖/‖θ_1‖, ``accuracy`` (0..1) and
-    ``loss`` (nats) of the average, means over the pair's tasks, and ``barrier``, that loss less the
-    mean loss of both networks on these tasks. For two tasks also ``heterogeneity``, ζ² at the
-    average, without bias.
+    Every task is trained twice, from two random starts. ``pairs``: rows of ``pair`` (``same task``,
+    ``two tasks``, ``one start``), ``task`` (of the network that stays), ``matched``, ``moved``
+    (share of hidden units whose place changed), ``distance`` ‖θ_1 − θ_2‖/‖θ_1‖, ``accuracy`` (0..1)
+    and ``loss`` (nats) of the average, ``barrier``, that loss less both networks' mean, and for two
+    tasks ``heterogeneity``, ζ² at the average, without bias.
     """
     zoo = comparison.cut(zoo, pictures)
     names, seed = [*zoo.suite.tasks], zoo.suite.seed
@@ -173,14 +164,10 @@ def mechanisms(
 ) -> Tables:
     """AdaMerging's coefficients beside ζ at θ_0, and a merge's errors before and after Surgery.
 
-    AdaMerging takes all test inputs, as its paper does. Surgery mends the average by the inputs of
-    one split, the test split in its paper.
-
-    ``coefficients``: rows of ``granularity``, ``task``, ``coefficient`` (λ_t, by layer the mean
-    over tensors) and ``heterogeneity`` ζ_t² at θ_0. ``test``: rows of ``method``
-    (``average``, ``adamerging``, ``surgery``, ``individual``), ``of`` (AdaMerging's granularity, or
-    the split whose inputs Surgery saw), ``task``, ``accuracy`` (0..1) and ``loss`` (nats) on test
-    examples, ``train_accuracy`` and ``train_loss`` on training ones.
+    AdaMerging takes all test inputs, Surgery those of one split. ``coefficients``: by
+    ``granularity`` and ``task``, ``coefficient`` (λ_t, by layer the mean) and ``heterogeneity``
+    ζ_t² at θ_0. ``test``: by ``method``, ``of`` (the granularity, or Surgery's split) and ``task``
+    on test examples, and with the prefix ``train_`` on training ones.
     """
     short = replace(zoo, suite=comparison.first(zoo.suite, **dict.fromkeys(SPLITS, pictures)))
     inputs = unlabelled(comparison.examples_of(zoo, None, "test"))
@@ -211,7 +198,6 @@ def mechanisms(
 def _judged(
     zoo: Zoo, result: Adapted, tasks: Sequence[str] | None = None, **named: str
 ) -> Iterator[dict[str, Any]]:
-    """On test and training examples, one row per task."""
     heads, names = {**zoo.heads, **result.heads}, [*(tasks or zoo.suite.tasks)]
     for row in comparison.scores(zoo, result.state, heads, names, {"": "test", "train_": "train"}):
         yield {**named, **row}

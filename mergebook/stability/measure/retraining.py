@@ -1,10 +1,7 @@
 """Stability measured: experts trained again with one example replaced (Li et al., 2026, Def. 2).
 
-For one task: s = (1/n) Σ_j E ‖A(D) − A(D^(j))‖². In D^(j) the j-th example is drawn again, and the
-training A keeps all else: start, order, head. Experts are trained by plain SGD at a constant rate,
-for a number of steps, as Lemma 3 has it. `merge_stability` checks the bound of chapter 40 on one
-merge, E_G ≤ L/2 · S + √(S·V), in place of Lemma 1: S by training again, V and L at the merge, and
-E_G on examples from the same draw as the training examples.
+For one task s = (1/n) Σ_j E ‖A(D) − A(D^(j))‖², where A, plain SGD at a constant rate as in Lemma
+3, keeps start, order and head. `merge_stability` checks chapter 40's E_G ≤ L/2 · S + √(S·V).
 """
 
 import copy
@@ -50,14 +47,12 @@ def retraining(
     examples: int = 128,  # by default: the first training rows; replacements come from the rest
     counts: Sequence[int] = (32, 128, 512),
 ) -> Tables:
-    """How far an expert moves when one of its training examples is replaced.
+    """How far an expert moves when one of its training examples is replaced, by plain SGD.
 
-    Plain SGD with a constant rate; one setting at a time differs from the default.
-
-    ``moves``: rows of ``rate``, ``batch``, ``examples``, ``sampling`` (``drawn``, or ``epochs`` for
-    whole shuffled ones), ``task``, ``steps``, ``stability`` s,
-    ``chaos``, the squared distance from a training whose start differs by `NUDGE`, and ``progress``
-    ‖θ_t − θ_0‖. ``noise``: rows of ``task``, ``noise`` σ² and ``heterogeneity`` ζ² at θ_0.
+    One setting at a time differs from the default. ``moves``: rows of ``rate``, ``batch``,
+    ``examples``, ``sampling`` (``drawn``, or ``epochs``), ``task``, ``steps``, ``stability`` s,
+    ``chaos``, the squared distance after a start that differs by `NUDGE`, and ``progress`` ‖θ_t −
+    θ_0‖. ``noise``: ``noise`` σ² and ``heterogeneity`` ζ² at θ_0 by ``task``.
     """
     usual: dict[str, Any] = {"rate": rate, "batch": batch, "examples": examples}
     usual["sampling"] = "drawn"
@@ -198,10 +193,9 @@ def retrained(
 
 
 def draw_rows(seen: Tensor, pairs: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Rows to replace, and what each of them counts in the mean over all rows; both ``(pairs,)``.
+    """Rows to replace, and what each counts in the mean over all rows; both ``(pairs,)``.
 
-    A row that training has not met moves nothing: so a checkpoint is drawn, and then a row met by
-    then. For s_j that are 0 at rows never met, weight · s_j has the expectation (1/n) Σ_j s_j.
+    A checkpoint is drawn, and then a row met by then, as others move nothing.
     """
     chances = (seen / seen.sum(1, keepdim=True)).mean(0)
     rows = torch.multinomial(chances, pairs, replacement=True, generator=generator)

@@ -1,13 +1,8 @@
 """How merges depend on their experts' training: steps, rate, batch, data, and number of tasks.
 
-The measurements of the stability framework (Li et al., 2026, Figures 1 to 9), on training examples
-as well, so that optimisation and generalisation can be told apart. Experts are trained at a
-constant rate, so that one training serves every K, every group of tasks and every method. A run is
-one setting with one seed; heads, test examples and groups are the same in all settings of a seed.
-
-`repeats` is the control to the law of the number of tasks (V-B5): does merging more experts hurt by
-itself? Experts of one task, with one head, differ in the order and in the half of the rows that
-they see; beside them stand experts of different tasks, judged on the same task.
+Li et al. (2026, Figures 1 to 9), on training examples as well. Rates are constant, so one training
+serves every K and merge; heads, test examples and groups are the same in all settings of a seed.
+`repeats` is the control to V-B5: does merging more experts hurt by itself?
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,8 +28,6 @@ from mergelib.statedict import StateDict
 
 Checkpoints = Mapping[int, Mapping[str, dict[str, Tensor]]]  # by number of steps, then by task
 
-Rule = Callable[[Zoo], StateDict]
-
 ADAPTING: dict[str, Any] = {"steps": 50, "learning_rate": 0.01}  # AdaMerging, by layer
 JOINT = 16  # examples of each task in a step of multi-task training
 TOTALS = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # sums of the T scales that tuning tries
@@ -59,7 +52,7 @@ def _tuned(zoo: Zoo) -> StateDict:
 # Every method at one scale, but for the tuned one, whose scale is chosen by validation accuracy for
 # each merge. The printed ones are Σ λ M(Δ) with λ = 1/T; AdaMerging learns from the inputs of
 # validation examples; the recalibrated average has BatchNorm measured on training ones.
-RULES: dict[str, Rule] = {
+RULES: dict[str, Callable[[Zoo], StateDict]] = {
     "average": partial(_scaled, method="average"),
     "task_arithmetic": partial(_scaled, method="task_arithmetic", total=2),
     "task_arithmetic_tuned": _tuned,
@@ -110,13 +103,11 @@ class Sweep:
 def scaling(zoo: Zoo, **settings: Any) -> Tables:
     """Experts and merges of one setting, after several numbers of steps; settings: `Sweep`.
 
-    Rows with the setting's ``learning_rate``, ``batch_size`` and ``share``, with ``steps``,
-    ``task``, and on test examples ``accuracy`` (0..1) and ``loss`` (nats), and ``train_accuracy``
-    and ``train_loss``. ``experts`` (of 0 steps: the pretrained model, on every task), ``merged``
-    and ``joint``, what `multitask` reaches, have validation columns, too. ``merged`` have
-    ``method`` and ``group``, ``counts`` have ``method`` and ``count``; both have ``distance``, ‖θ −
-    θ_0‖, as experts have. ``stopped`` are averages of experts that each stopped at the checkpoint
-    with its least validation loss; ``steps`` is of the task's own.
+    By setting, ``steps`` and ``task``, ``accuracy`` (0..1) and ``loss`` (nats) on test examples,
+    ``train_…`` and in ``experts`` (0 steps: the pretrained model), ``merged`` and ``joint``
+    (`multitask`) validation columns. ``merged`` is by ``method`` and ``group``, ``counts`` by
+    ``method`` and ``count``, with ``distance`` ‖θ − θ_0‖. ``stopped``: averages of experts that
+    each stopped at least validation loss; ``steps`` is the task's own.
     """
     plan, names = Sweep(**settings), list(zoo.suite.tasks)
     plan.check(len(names))
@@ -185,7 +176,6 @@ ALL: dict[str, SplitName] = {**BOTH, "validation_": "validation"}
 def _merged(
     zoo: Zoo, kept: Checkpoints, teams: Sequence[Sequence[str]], rules: Mapping[str, int]
 ) -> Rows:
-    """Rules at every checkpoint, each on its number of groups."""
     return [
         {"method": rule, "group": group, "steps": count, **row}
         for rule, many in rules.items()
@@ -226,7 +216,6 @@ def _judged(
     states: Mapping[str, dict[str, Tensor]],
     splits: Mapping[str, SplitName] = BOTH,
 ) -> Iterator[dict[str, Any]]:
-    """What a rule makes of these experts, one row per task."""
     part = replace(zoo, suite=lab.only(zoo.suite, list(states)), experts=dict(states))
     yield from _scores(part, RULES[rule](part), list(states), splits)
 
@@ -255,8 +244,8 @@ def repeats(
 ) -> Tables:
     """Averages of ever more experts of one task, and of different tasks, judged on that task.
 
-    ``test``: rows of ``task``, ``kind`` (``same`` or ``different`` tasks; the judged task's expert
-    is in both), ``count``, ``accuracy`` (0..1) and ``loss`` (nats).
+    ``test``: accuracy (0..1) and loss (nats) by ``task``, ``count`` and ``kind`` (``same`` or
+    ``different`` tasks; the judged task's expert is in both).
     """
     names = list(zoo.suite.tasks)
     if max(counts) > len(names):

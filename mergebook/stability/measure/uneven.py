@@ -1,8 +1,6 @@
-"""Merges of experts that were trained in different ways (Li et al., 2026).
+"""Merges of experts that were trained in different ways, the title case of Li et al. (2026).
 
-The framework's title case, which its experiments leave out: other numbers of steps, rates or
-optimisers in one merge. With χ² > 0 its bound of the average has a term χ² κ², which merging task
-vectors per step removes (FedNova, Wang et al., 2020).
+Merging per step (FedNova, Wang et al., 2020) removes the term χ² κ² of the bound of the average.
 """
 
 from collections import defaultdict
@@ -50,11 +48,7 @@ Pair = tuple[Plan, Plan]
 
 
 def contrasts(rates: Mapping[str, float], steps: int, ratio: float) -> dict[str, Pair]:
-    """What both halves of the experts do, by a name.
-
-    For each optimiser other numbers of steps, and other rates, whose mean is usual. For SGD,
-    momentum at a tenth of the rate, and a proximal term. And, if there are two, both optimisers.
-    """
+    """What both halves do, by name: other steps, rates, momentum, a penalty, or optimisers."""
     small, large = 2 / (1 + ratio), 2 * ratio / (1 + ratio)
     usual = {name: Plan(name, rate, steps) for name, rate in rates.items()}
     found: dict[str, Pair] = {}
@@ -87,16 +81,11 @@ def uneven(
 ) -> Tables:
     """Half of the experts, drawn at random, are trained in one way and half in another.
 
-    Before a rule merges them, task vectors stay as they are, or are brought to equal amounts of
-    descent (`Plan.amount`; not between optimisers), or to equal lengths: each is multiplied by the
-    mean over the experts and divided by its own. Controls are merges of experts that were all
-    trained in the one way, all in the other, and, of steps and rates, all with the mean of both.
-
-    ``experts``: rows of the attributes of `Plan`, ``task``, ``distance`` ‖θ_t − θ_0‖, ``accuracy``
-    (0..1) and ``loss`` (nats), on the expert's own task. ``merged``: rows of ``kind``, of
-    `contrasts`, ``method``, ``way`` (``"as they are"``, ``"per step"``, ``"per length"``, and the
-    controls ``"all first"``, ``"all second"`` and ``"equal"``), ``draw``, ``task``, whether its
-    expert is ``second``, ``accuracy`` and ``loss``.
+    Task vectors are merged as they are, or brought to equal amounts of descent (`Plan.amount`), or
+    to equal lengths. ``experts``: attributes of `Plan`, ``task`` and ``distance`` ‖θ_t − θ_0‖.
+    ``merged``: rows of ``kind``, of `contrasts`, ``method``, ``way`` (``"as they are"``, ``"per
+    step"``, ``"per length"``, and controls: ``"all first"``, ``"all second"``, and ``"equal"``, all
+    at the mean), ``draw``, ``task``, and whether it is ``second``.
     """
     if draws % 2:
         raise ValueError(f"draws is {draws}, expected an even number")

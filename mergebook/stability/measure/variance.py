@@ -33,18 +33,14 @@ def variance(
 ) -> Tables:
     """What masks do to the variance of task vectors, and to the loss of the merge.
 
-    An operator M turns task vectors into M(Δ_t), and the merge is θ_0 + λ Σ_t M(Δ_t): at λ = 1/T,
-    as the corollary has it, and at a scale by validation loss. Scales are given by the projection
-    of the step on that of the average, whose own is 1: so all operators search the same range.
-    Operators are "none"; "trim"; "elect", with T equal votes; "trim, elect", the two steps of TIES;
-    "drop", DARE; and as controls, at 1/T only, "elect the minority", which keeps the wrong sign,
-    and "shrink", which multiplies by the density. Statistics of BatchNorm stay the pretrained ones.
-
-    ``variance``: for each ``operator`` and ``density``, with equal weights, ``raw``, the summed
-    variance over that of the task vectors, and ``relative``, `relative_variance` after it;
-    ``experts``, the share of experts with δ_t > 0 over all entries, and ``experts_zeroed``, over
-    those that are set to zero (Eq. 10). ``test``: rows of ``operator``, ``density``, ``scale``
-    (``printed`` or ``chosen``), ``projection``, ``task``, ``accuracy`` and ``loss`` (nats).
+    The merge is θ_0 + λ Σ_t M(Δ_t), at λ = 1/T, and at a scale by validation loss, given by the
+    step's projection on that of the average, so that all operators search one range. M are "none";
+    "trim"; "elect", with T equal votes; "trim, elect" of TIES; "drop", DARE; at 1/T only "elect the
+    minority", of the wrong sign, and "shrink" by the density. ``variance``: by ``operator`` and
+    ``density``, ``raw``, the summed variance over that of the task vectors, ``relative``
+    (`relative_variance`), and shares of ``experts`` with δ_t > 0, over all entries and over
+    ``experts_zeroed`` (Eq. 10). ``test``: also ``scale`` (``printed``, ``chosen``), ``projection``,
+    ``task``, ``accuracy``, ``loss`` (nats).
     """
     zoo = cut(zoo, pictures)
     kept = {key: value for key, value in zoo.pretrained.items() if not is_statistic(key)}
@@ -62,7 +58,6 @@ def variance(
         tables["variance"].append(row)
 
     def merge(point: Point, projection: float) -> StateDict:
-        """The step from θ_0 at a projection."""
         vector = start + projection / projections[point] * steps[point]
         return {**zoo.pretrained, **unflatten(vector, kept)}
 

@@ -1,7 +1,4 @@
-"""Merging weights where a bound from θ_0 is least, against weights tried on validation examples.
-
-R6 over the simplex, for the step that Li et al. (2026) leave for the future: choosing by a bound.
-"""
+"""Merging weights where a bound from θ_0 (R6) is least, and weights tried on validation data."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -43,10 +40,9 @@ def weighing(
 ) -> Tables:
     """Averages with weights where the bound is least, and with the best of some drawn ones.
 
-    Rows of ``steps`` and ``guide``: ``equal``; ``bound``, where that is least for the experts' own
-    rate and steps; ``bound inside``, for the largest rate at which it holds; ``best of m``, equal
-    weights and m drawn ones, by mean validation loss. ``weights``: of each ``task`` its ``weight``.
-    ``test``: of each ``task`` ``accuracy`` (0..1) and ``loss`` (nats).
+    ``weights`` and ``test`` are by ``steps``, ``guide`` and ``task``. Guides: ``equal``; ``bound``,
+    for the experts' rate and steps; ``bound inside``, for the largest rate where it holds; ``best
+    of m`` drawn, by validation loss.
     """
     losses = [*task_losses(problem_of(zoo, examples), zoo.pretrained).values()]
     generator = Generator().manual_seed(stable_seed("weighing", zoo.suite.seed))

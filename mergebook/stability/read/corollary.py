@@ -11,7 +11,6 @@ SCALES = ("printed", "chosen")
 # With the scale chosen, the projection does not follow from the mask.
 LINKED = [("printed", "projection"), *((scale, name) for scale in SCALES for name in MEASURES)]
 
-
 RESULTS = {  # of the study `variance`, by suite
     "glyphs8": "glyphs8-variance",
     "vision8": "vision8-variance-vit_small",
@@ -20,11 +19,9 @@ RESULTS = {  # of the study `variance`, by suite
 
 
 def beside_losses(variance: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:
-    """What an operator changes in variance, and in the merge's loss.
+    """Changes by an operator: log ratios ``raw`` and ``relative`` of variances, and of loss (nats).
 
-    ``raw`` and ``relative`` are logarithms of the ratio of either variance after and before, and
-    ``change`` is the mean test loss over tasks (nats) less that without an operator, at the same
-    kind of scale; ``projection`` is of the step on that of the average.
+    ``projection`` is of the step on that of the average, at the same kind of scale.
     """
     means = test.groupby(["seed", "scale", *POINT], sort=False)[["loss", "projection"]].mean()
     plain = means["loss"].xs(("none", 1.0), level=tuple(POINT))

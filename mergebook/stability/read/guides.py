@@ -1,8 +1,4 @@
-"""Do bounds rank and choose the settings of real experts? What chapter 43 reads from two studies.
-
-Settings and merges are those of the study `scaling`, constants those of `stability` at the
-pretrained model: they are known before any expert is trained. The unit is the seed.
-"""
+"""Do bounds rank and choose the settings of real experts? What chapter 43 reads, by seed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -70,12 +66,10 @@ def starts(
 
 
 def totals(start: Start, plan: Training) -> dict[str, float]:
-    """What each of `GUIDES` says of a merge with equal steps and weights.
+    """What each of `GUIDES` says of a merge with equal steps and weights; the least loss is 0.
 
-    ``printed`` is Theorem 3 with its own rate √(T/K) in ε and γ = 1; ``theorem_3`` has the rate of
-    ``plan`` there, and ``best_gamma`` γ* besides; ``optimisation`` is its ε and ``stability`` its
-    S, which does not depend on L. ``repaired`` is `excess_bound`, with the factor of convex losses,
-    which favours it. The least loss is taken for 0.
+    ``printed`` is Theorem 3 with its own √(T/K) in ε and γ = 1; ``theorem_3`` has the rate of
+    ``plan``, ``best_gamma`` γ* besides; ``repaired`` is for convex losses, which favours it.
     """
     known, smooth = start.losses, start.losses.smoothness
     pl = pl_constant(torch.tensor([start.loss]), torch.tensor([start.squared]), smooth)
@@ -98,11 +92,10 @@ def settings(
     record: Mapping[str, pd.DataFrame],
     curvature: Curvature = "example",
 ) -> pd.DataFrame:
-    """Every setting that was measured, with its average and what is said of it beforehand.
+    """Every setting that was measured, with its average, its experts, `GUIDES` and `PARTS`.
 
-    Means over groups and tasks of losses and of accuracies in per cent; ``moved``, the mean ‖θ −
-    θ_0‖ of the averages; ``progress`` ηK; of the experts ``distance``, the mean ‖τ_t‖, and
-    validation columns on their own tasks; `GUIDES` and `PARTS`.
+    Means over groups and tasks; accuracies in per cent; ``moved``, of averages the mean ‖θ − θ_0‖;
+    ``progress`` ηK; ``distance``, of experts the mean ‖τ_t‖.
     """
     rows = merged[merged["method"] == "average"]
     measured = ["loss", "train_loss", "accuracy", "train_accuracy", "distance"]
@@ -133,10 +126,7 @@ def validated(table: pd.DataFrame, merged: pd.DataFrame) -> pd.DataFrame:
 
 
 def correlations(table: pd.DataFrame) -> pd.DataFrame:
-    """Spearman's correlation over settings of test loss with `GUIDES`, `PARTS`, `RIVALS`.
-
-    A rival has no direction of its own: it counts in the one that fits the other seeds.
-    """
+    """Spearman's with test loss over settings; a rival's sign is the one of the other seeds."""
     names = [name for name in (*GUIDES, *PARTS, *RIVALS) if name in table]
     ranks = table.groupby("seed")[[*names, "loss"]].rank().groupby(table["seed"])
     found = pd.DataFrame(ranks.apply(lambda g: g[names].corrwith(g["loss"])))
@@ -149,10 +139,9 @@ def correlations(table: pd.DataFrame) -> pd.DataFrame:
 def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
     """What each way to choose a setting loses against the best on test examples, by seed.
 
-    With all data only; settings that a guide does not tell apart count by their mean. `GUIDES`;
-    `HABIT`, the ηK that was best in the other seeds; ``search``, by training accuracy of all
-    merges; ``experts`` and ``experts_loss``, by single experts on validation examples;
-    ``elsewhere``, by other seeds' merges; ``validated``, by validation accuracy of all merges;
+    Ties count by their mean. `HABIT` is the ηK that was best in the other seeds; ``search``, by
+    training accuracy of all merges; ``experts`` and ``experts_loss``, by single experts'
+    validation; ``elsewhere``, by other seeds' merges; ``validated``, by validation of all merges;
     ``default``, the study's, after `DEFAULT_STEPS`; ``random``, the mean.
     """
     full = table[table["share"] == 1].set_index(KEYS).unstack("seed")
@@ -174,9 +163,6 @@ def regrets(table: pd.DataFrame, value: Value = "accuracy") -> pd.DataFrame:
     return pd.DataFrame({name: good.max() - mean for name, mean in taken.items()})
 
 
-# The one free constant, fitted
-
-
 def ranking(table: pd.DataFrame) -> pd.Series:
     """How well Theorem 3 ranks each seed's `settings`: its part of `correlations`."""
     return correlations(table)["theorem_3"]
@@ -188,10 +174,7 @@ def choosing(table: pd.DataFrame) -> pd.Series:
 
 
 def fitted(table: pd.DataFrame, known: Mapping[int, Start], score: Score) -> pd.DataFrame:
-    """Settings with Theorem 3 at the L of `FITTED` whose mean score on all other seeds is highest.
-
-    So the bound gets as much from other seeds as a rival gets for its direction.
-    """
+    """Settings with Theorem 3 at the L of `FITTED` that scores best on all other seeds."""
     own = table.drop(columns=[name for name in GUIDES if name != "theorem_3"])
     tables = {smooth: with_smoothness(own, known, smooth) for smooth in FITTED}
     scores = pd.DataFrame({smooth: score(tables[smooth]) for smooth in FITTED})
@@ -222,9 +205,6 @@ def with_smoothness(table: pd.DataFrame, known: Mapping[int, Start], smooth: flo
     return table.assign(theorem_3=total, optimisation=epsilon, smoothness=smooth)
 
 
-# When to stop
-
-
 def predicted(known: Mapping[int, Start], *, noise_share: float = 0.0) -> pd.DataFrame:
     """`best_progress` from gradients at θ_0, by seed, and the first-order ``distance`` ηK ‖∇f‖."""
     rows = {}
@@ -237,17 +217,10 @@ def predicted(known: Mapping[int, Start], *, noise_share: float = 0.0) -> pd.Dat
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("seed")
 
 
-# What choosing costs
-
-
 def costs(
     merged: pd.DataFrame, experts: pd.DataFrame, swept: Mapping[str, Any], known: Mapping[str, Any]
 ) -> pd.DataFrame:
-    """How much a seed computes before its choice, in counts, with all data only as in `regrets`.
-
-    ``gradients`` of single examples, ``products`` of an example's Hessian with a vector (at most),
-    ``merges``, and examples passed ``forward`` to judge models.
-    """
+    """Computations before a choice: gradients, Hessian products, merges, examples judged."""
     seeds, tasks = merged["seed"].nunique(), experts["task"].nunique()
     rows = merged[(merged["method"] == "average") & (merged["share"] == 1)]
     trained = experts[(experts["share"] == 1) & (experts["steps"] > 0)]

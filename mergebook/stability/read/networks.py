@@ -1,7 +1,4 @@
-"""What chapter 40 reads from measurements on networks: constants, and laws of stability.
-
-The unit of inference is the seed. Records are those of the studies `stability` and `retraining`.
-"""
+"""What chapter 40 reads from networks, by seed: constants, and laws of stability."""
 
 import math
 from collections.abc import Mapping
@@ -19,11 +16,7 @@ LAWS = ("printed", "repaired")
 
 
 def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 1500) -> list[float]:
-    """Theorem 3 over the excess error of the pretrained model, at the edge of its domain, by seed.
-
-    With γ*, and what is measured: L at any point, σ, ζ and C at the pretrained model, and 0 for the
-    least loss.
-    """
+    """Theorem 3 with γ* over the pretrained model's excess error, for a least loss of 0."""
     ratios = []
     tables = [pd.DataFrame(record[name]) for name in ("curvature", "gradients", "points")]
     for seed in tables[0]["seed"].unique():
@@ -47,15 +40,8 @@ def _losses(smooth: float, tasks: pd.DataFrame) -> bounds.Losses:
     return bounds.Losses(smooth, *(each.clamp(min=0).sqrt() for each in squares))
 
 
-# Laws
-
-
 def moves_with_laws(record: Mapping[str, Any]) -> pd.DataFrame:
-    """Measured stability and what two laws say of it, means over tasks, one row per seed.
-
-    ``printed`` is Lemma 3, ``repaired`` the bound for convex losses, both with σ² and ζ² as
-    measured at the pretrained model, in the mean square, which favours both.
-    """
+    """Measured stability, Lemma 3 (``printed``) and the bound for convex losses, by seed."""
     moves, noise = (pd.DataFrame(record[name]) for name in ("moves", "noise"))
     keys = ["seed", "rate", "batch", "examples", "sampling", "steps"]
     rows = []
@@ -73,10 +59,7 @@ def moves_with_laws(record: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def sweeps(table: pd.DataFrame) -> dict[str, tuple[str, pd.DataFrame]]:
-    """Where one setting varies: name to the column that does, and the rows.
-
-    One pass is as many steps as take batches of all examples, in the setting that most rows have.
-    """
+    """Where one setting varies: name to the column that does, and the rows."""
     usual = {name: table[name].mode()[0] for name in ("rate", "batch", "examples")}
     drawn, steps, last = table["sampling"] == "drawn", table["steps"], table["steps"].max()
     once = usual["examples"] // usual["batch"]

@@ -1,8 +1,4 @@
-"""What chapters 40 and 43 to 45 compute on quadratic tasks: exact errors, and bounds, of merges.
-
-A *setting* is a learning rate η, a number of steps K and a batch size b, the same for all experts,
-which are averaged. The unit of every interval is the family of tasks that a seed draws.
-"""
+"""What chapters 40 and 43 to 45 compute on quadratic tasks: exact errors, and bounds, of merges."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,10 +28,7 @@ def pulled_tasks(
     flattest: float = 0.05,  # least eigenvalue of every H_t; the largest is 1
     seed: int = 0,
 ) -> Quadratics:
-    """Tasks with turned curvatures, whose gradients at θ_0 = 0 prefer no direction.
-
-    Their minima c_t = H_t⁻¹ g_t then lie far away along directions that are flat for the task.
-    """
+    """Tasks of turned curvatures, which have their minima far away along their flat directions."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(tasks, size, size, generator=generator, dtype=torch.float64)
     axes = torch.linalg.qr(turned * drawn + (1 - turned) * drawn[:1])[0]
@@ -87,11 +80,7 @@ def constants(tasks: Quadratics) -> bounds.Losses:
 
 
 def totals(tasks: Quadratics, plan: Training) -> dict[str, float]:
-    """`TOTALS`: the exact excess error of equal experts' average, and three bounds of it.
-
-    ``theorem_3`` and ``best_gamma`` are the paper's with the rate left free, with ζ at θ_0 and σ in
-    the mean square, both of which favour them. ``repaired`` is `repaired_parts`.
-    """
+    """`TOTALS`: the exact excess error of equal experts' average, and three bounds of it."""
     printed = [sum(parts.values()) for parts in printed_parts(tasks, plan)]
     values = [errors(tasks, plan).excess, *printed, sum(repaired_parts(tasks, plan).values())]
     return dict(zip(TOTALS, values, strict=True))
@@ -156,9 +145,8 @@ def survey(
 ) -> pd.DataFrame:
     """Exact error and bounds of every setting on many families, whose first tasks are merged.
 
-    One row per family and setting: ``own``, ``turned``, ``seed``, the setting, ``progress`` (ηK),
-    `TOTALS`, and `HABIT`: how far ηK is, in logarithms, from what was best on average in the
-    *other* families of a kind.
+    Rows of ``own``, ``turned``, ``seed``, the setting, ``progress`` (ηK), `TOTALS` and `HABIT`: how
+    far log ηK lies from what was best in the *other* families of a kind.
     """
     rows: list[dict[str, Any]] = []
     grid: list[dict[Any, Any]] = [{**USUAL, **setting} for setting in settings]
@@ -196,11 +184,10 @@ TIMES, RATE = 8, 0.01  # how much longer two of the four experts are trained; η
 
 
 def uneven(lengths: Sequence[float], seeds: Sequence[int]) -> pd.DataFrame:
-    """Four experts, two of which are trained `TIMES` longer, over all six choices of the two.
+    """Excess errors over that of θ_0 where two of four experts are trained `TIMES` longer.
 
-    One row per seed and length, means over the six: ``seed``, ``progress``; the exact excess error
-    over that of θ_0 of the ``average``, of ``fednova``, and of the average of experts trained for
-    ``equal`` lengths.
+    By seed and ``progress``, means over the six choices of the two: of the ``average``,
+    ``fednova``, and the average of ``equal`` lengths.
     """
     rows = []
     for seed, length in product(seeds, lengths):
@@ -240,10 +227,7 @@ def limits(rate: float, seeds: Sequence[int]) -> pd.DataFrame:
 
 
 def limit(tasks: Quadratics, plan: Training) -> Tensor:
-    """Where merging arrives if experts are trained from the last merge again and again, ``(d,)``.
-
-    Expected; a round moves θ by Σ w_t R_t (c_t − θ), which is zero at the point returned.
-    """
+    """Where training and merging again and again arrives, Σ w_t R_t (c_t − θ) = 0; ``(d,)``."""
     pulls = plan.weights[:, None, None] * covered(tasks, plan)[0]
     arrived: Tensor = torch.linalg.solve(pulls.sum(0), (pulls @ tasks.centres[..., None]).sum(0))
     return arrived[:, 0]

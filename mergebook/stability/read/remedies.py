@@ -1,7 +1,4 @@
-"""What chapter 44 and the ledger read out of the studies of Remark 4 of Li et al. (2026).
-
-The studies are ``remedies``, ``rebasin``, ``uneven`` and ``mechanisms``.
-"""
+"""What chapter 44 and the ledger read of the studies of Remark 4 of Li et al. (2026)."""
 
 import pandas as pd
 

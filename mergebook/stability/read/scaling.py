@@ -1,7 +1,6 @@
-"""What the chapter on scaling laws reads off the study `scaling`: one parameter at a time.
+"""What the chapter on scaling laws reads off the study `scaling`, by seed, one parameter at a time.
 
-The unit is the seed, in the mean over its groups and tasks; what is best is chosen on the other
-seeds. E_G is test loss minus training loss, and E_O the training loss, up to one floor for all.
+E_G is test loss minus training loss, and E_O the training loss, up to one floor for all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,10 +47,7 @@ def at(table: pd.DataFrame, **chosen: Any) -> pd.DataFrame:
 
 
 def spread(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFrame:
-    """One row per seed and task, one column per value of a column, ascending; high is good.
-
-    Cells are means over groups: accuracies in per cent, losses with a minus.
-    """
+    """By seed and task, a column per value, ascending; high is good: per cent, or minus a loss."""
     wide = rows.groupby(["seed", "task", column])[value].mean().unstack(column)
     if wide.empty or wide.isna().any(axis=None):
         raise ValueError(f"not every seed and task was measured at every {column}")
@@ -116,8 +112,7 @@ def plan_of(setting: Mapping[Any, Any], tasks: int) -> Training:
 def agreement(merged: pd.DataFrame, method: str, value: str = "accuracy") -> pd.Series:
     """How often a method and the average change in the same direction, in per cent, by seed.
 
-    Over every step from one value of a parameter to the next, the others being usual, on the groups
-    that the method merged. A step where one of the two does not change counts as a half.
+    One step of one parameter at a time; where one of the two does not change counts as a half.
     """
     groups = merged.loc[merged["method"] == method, "group"].unique()
     part = merged[merged["group"].isin(groups)]
@@ -169,11 +164,9 @@ def beside_theory(
 ) -> dict[str, pd.DataFrame]:
     """E_G of the average against every parameter, and what the bounds make of it.
 
-    Parameter to a table that is indexed by it: ``mean`` and ``half_width`` of E_G over seeds, above
-    the pretrained model's, in nats, and `LAWS`. ``printed`` is in proportion to Lemma 3; ``root``
-    to √s, which is all of √(S·V) that training settings change if V is the same for all;
-    ``root_loss`` to √(s·f) with the training loss f that was measured, as V ≤ 2Lf. Each law has one
-    factor, fitted by least squares to all settings at the usual rate.
+    ``mean`` and ``half_width`` are nats above the pretrained model. `LAWS` have one factor each,
+    fitted by least squares at the usual rate: ``printed``, Lemma 3; ``root``, √s, as in √(S·V) at
+    the same V; ``root_loss``, √(s·f) with the training loss f, as V ≤ 2Lf.
     """
     gains, tables = gained(averages, experts), {}
     for column, varied in sweeps(gains).items():
@@ -194,11 +187,7 @@ def beside_theory(
 
 
 def exponents(gains: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The power of each parameter that E_G follows, and that of the laws on the same points.
-
-    a·x^p is fitted by least squares to the mean over seeds; the half width is Student's on the
-    pseudo-values of the delete-one jackknife over seeds. E_G does not change with the rate.
-    """
+    """The powers of E_G and of its laws by parameter; half widths are by a jackknife over seeds."""
     rows = {}
     swept = sweeps(gains)
     swept.pop("learning_rate", None)

@@ -1,9 +1,8 @@
 """Bounds of "A Unified Generalization Framework for Model Merging" (Li et al., 2026), and repairs.
 
-Functions with ``printed`` in their name are the paper's formulas as they stand, several of which
-fail; the others are what can be proved in their place, as chapter 40 of the book does. The mean
-training loss is f, its least value f(θ̂), the surrogate f̃ = Σ_t ω_t f_t. S is the stability of
-Definition 2: how far the merge moves, squared, when one example is drawn again; mean over tasks.
+Functions with ``printed`` in their name are the paper's formulas, several of which fail; chapter 40
+proves the others. The mean training loss is f, its least value f(θ̂), the surrogate f̃ = Σ_t ω_t
+f_t, and S the stability of Definition 2.
 """
 
 import math
@@ -33,10 +32,7 @@ class Losses(Brief):
 
 
 def in_domain(losses: Losses, training: Training, *, printed: bool = False) -> bool:
-    """Whether η L ‖a_t‖₁ is at most `REPAIRED_DOMAIN` for all t.
-
-    ``printed`` asks what Lemma 3 asks: at most `PAPERS_DOMAIN`, and no batch above half the data.
-    """
+    """Whether η L ‖a_t‖₁ is at most `REPAIRED_DOMAIN`, or ``printed``, what Lemma 3 asks."""
     longest = max(float(vector.sum()) for vector in training.vectors)
     reach = training.learning_rate * losses.smoothness * longest
     if not printed:
@@ -59,10 +55,7 @@ def printed_gradient_terms(
     *,
     own_rate: bool = True,  # the paper's η = √(T/K̄) in place of the training's
 ) -> dict[str, float]:
-    """The four terms of ε, which is to bound ‖∇f̃‖² at the merge: Theorems 2 and 4, Corollary 2.
-
-    The last one has the factor 12 of Theorem 4 and its source; Theorem 2 has 5.
-    """
+    """The terms of ε, a bound of ‖∇f̃‖² (Theorems 2 and 4): 12, as in 4, where Theorem 2 has 5."""
     rate = printed_rate(training) if own_rate else training.learning_rate
     total, surrogate = training.surrogate
     smooth, batch = losses.smoothness, float(training.batch.min())
@@ -77,10 +70,7 @@ def printed_gradient_terms(
 
 
 def accumulation(training: Training) -> tuple[Tensor, Tensor, Tensor]:
-    """‖a‖₂²/‖a‖₁², ‖a‖₂² − a_last² and ‖a‖₁ (‖a‖₁ − a_last), of A₁, A₂ and A₃ of Theorem 4.
-
-    Each ``(T,)``. For SGD: 1/K, K − 1, K (K − 1).
-    """
+    """‖a‖₂²/‖a‖₁², ‖a‖₂² − a_last², ‖a‖₁ (‖a‖₁ − a_last) of Theorem 4's A₁ to A₃, each ``(T,)``."""
     rows = []
     for vector in training.vectors:
         length, squares, last = float(vector.sum()), float(vector @ vector), float(vector[-1])
@@ -272,10 +262,8 @@ def best_progress(
 ) -> float:
     """ηK at which `descent_bound` of an average is least, at a fixed rate and for many equal steps.
 
-    The bound is a cubic in u = ηK, and its minimum the positive root of
-    9 L²κ² u² + 3 L²s u = ‖∇f‖²/4 − L s/T with s = ησ²/b: without noise, u = ‖∇f‖/(6 L κ). Where
-    the right side is not positive, noise costs more than any step gains, and u is 0. At most
-    `REPAIRED_DOMAIN` / L, where the bound ends. Only gradients at θ_0 are needed.
+    It is the positive root u of 9 L²κ² u² + 3 L²s u = ‖∇f‖²/4 − L s/T with s = ησ²/b, 0 where the
+    right side is not positive, and at most `REPAIRED_DOMAIN` / L. Without noise, u = ‖∇f‖/(6 L κ).
     """
     gain = gradient**2 / 4 - smoothness * noise / tasks
     if gain <= 0:
@@ -317,11 +305,7 @@ class Beginning(Brief):
 
 
 def least_weights(value: Callable[[Tensor], float], tasks: int) -> Tensor:
-    """Weights on the simplex at which a function is least, ``(T,)``.
-
-    Searched from equal weights, and from a point near every corner, so that the best of several
-    minima is found where there are any; in units of the function's own range over these.
-    """
+    """Weights on the simplex where a function is least, ``(T,)``, from several starts."""
     from scipy.optimize import minimize
 
     even = np.full(tasks, 1 / tasks)

@@ -1,12 +1,8 @@
 """Estimates of the constants in bounds, on examples that one has.
 
-The framework of Li et al. (2026) assumes a smoothness L, gradient noise σ_t and heterogeneity ζ_t
-at *every* point (Assumptions 1 to 3). Measured at some points on some examples, each is a lower
-estimate. A `TaskLoss` is a task's mean loss f_t around θ; d counts parameters, T the tasks.
-
-Squared lengths of mean gradients are overestimated by their noise: E ‖ĝ‖² = ‖g‖² + σ²/n. From m
-disjoint parts of the examples there are m independent estimates ĝ_1 … ĝ_m, and the mean of ⟨ĝ_a,
-ĝ_b⟩ over a ≠ b has the right expectation.
+Li et al. (2026, Assumptions 1 to 3) assume L, σ_t and ζ_t at *every* point, so each is a lower
+estimate. Squared mean gradients are too large by noise: E ‖ĝ‖² = ‖g‖² + σ²/n; the mean of ⟨ĝ_a,
+ĝ_b⟩ over a ≠ b of m disjoint parts has no bias.
 """
 
 from collections.abc import Sequence
@@ -26,20 +22,13 @@ class Estimate(NamedTuple):
     plug_in: float  # what putting sample means in for expectations gives
 
 
-# Curvature
-
 TOLERANCE = 0.01  # relative, of two products in a row
 
 
 def smoothness(
     losses: Sequence[TaskLoss], *, steps: int = 50, generator: torch.Generator | None = None
 ) -> float:
-    """The largest |eigenvalue| of the Hessian of the tasks' mean loss, by power iteration.
-
-    ‖H v‖ for unit vectors v, with v ← H v / ‖H v‖: this never falls, and never exceeds the largest
-    |eigenvalue|, whatever its sign. It is a lower estimate of L in two ways: only at θ, and of a
-    mean, whose Hessian is flatter than those of single examples.
-    """
+    """The largest |eigenvalue| of the Hessian of the tasks' mean loss at θ, by power iteration."""
     like, hessians = flatten(losses[0].point), [loss.hessian() for loss in losses]
     direction, value = torch.randn(like.shape, generator=generator).to(like), 0.0
     for _ in range(steps):
@@ -69,9 +58,6 @@ def example_smoothness(
     return torch.cat(found)
 
 
-# Gradients
-
-
 class Noise(NamedTuple):
     """How far gradients of single examples are from their mean."""
 
@@ -80,11 +66,7 @@ class Noise(NamedTuple):
 
 
 def gradient_noise(loss: TaskLoss) -> Noise:
-    """σ_t at θ, from the gradients of all examples.
-
-    A batch of b of the n examples, drawn without replacement, has a gradient whose expected squared
-    distance from ∇f_t is σ² (n − b)/(b n).
-    """
+    """σ_t at θ: batches of b of n have E ‖g − ∇f_t‖² = σ² (n − b)/(b n), without replacement."""
     centre = loss.gradient()
     rows = [(batch - centre).square().sum(1) for batch in loss.example_gradients()]
     squares = torch.cat(rows).double()
@@ -92,10 +74,7 @@ def gradient_noise(loss: TaskLoss) -> Noise:
 
 
 def gradient_products(losses: Sequence[TaskLoss], parts: int = 4) -> Tensor:
-    """⟨ĝ_ta, ĝ_sb⟩ of all tasks' gradients on disjoint parts of their examples, ``(T, m, T, m)``.
-
-    All that follows about lengths and distances of ∇f_1 … ∇f_T is made of these.
-    """
+    """⟨ĝ_ta, ĝ_sb⟩ of all tasks' gradients on disjoint parts of their examples, (T, m, T, m)."""
     if parts < 2 or parts > min(len(loss) for loss in losses):
         raise ValueError(f"parts is {parts}, expected 2 up to the examples of a task")
     gradients = []
@@ -144,13 +123,9 @@ def _combined(products: Tensor, combination: Tensor) -> Tensor:
 
 
 def _off_diagonal(table: Tensor) -> Estimate:
-    """The mean over a ≠ b, and the mean over all pairs."""
     count, total = len(table), float(table.sum())
     apart = total - float(table.trace())
     return Estimate(apart / (count * (count - 1)), total / count**2)
-
-
-# From gradients to losses
 
 
 def pl_constant(values: Tensor, squares: Tensor, smoothness: float) -> float:

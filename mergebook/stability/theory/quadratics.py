@@ -1,15 +1,12 @@
 """Tasks on which everything about a merge is known exactly: quadratic losses with noisy examples.
 
-Task t has the loss ℓ(θ; z) = ½ (θ − z)ᵀ H_t (θ − z) on examples z of mean c_t and covariance C_t.
-Plain SGD with a constant rate, on batches drawn without replacement, independently at every step,
-is then linear in the examples, so that the means and covariances of experts and merge, and with
-them every error, follow without any sampling. With A_t = I − η_t H_t, the expert after K steps has
+Task t has the loss ½ (θ − z)ᵀ H_t (θ − z) on examples z of mean c_t and covariance C_t. By plain
+SGD on batches without replacement, with A_t = I − η_t H_t and R_t = I − A_t^K, an expert has
 
     mean        c_t + A_t^K (θ_0 − c_t),
     covariance  R_t C_t R_tᵀ / n + η_t² (1 − b/n)/b Σ_{k<K} A_t^k H_t C_t H_t A_t^k,
 
-with R_t = I − A_t^K, what training has covered of the way. The first part comes from the draw of
-the training set, the second from that of the batches.
+from the draw of the training set and from that of the batches.
 """
 
 from dataclasses import dataclass

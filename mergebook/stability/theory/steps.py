@@ -1,18 +1,12 @@
 """What an optimiser does with its gradients, as one vector, and what merging makes of several.
 
-An expert that took K steps from θ_0 with the stochastic gradients g_0 … g_{K−1} stands, for many
-optimisers, at θ_0 − η Σ_k a_k g_k. Its vector ``a`` says how much each gradient still counts at the
-end: K ones for plain SGD. Merging T experts by weights w_t then is
+After K steps an expert is at θ_0 − η Σ_k a_k g_k, with K ones in ``a`` for plain SGD. So merging is
 
     θ_merged = θ_0 − η τ_eff Σ_t ω_t G_t a_t / ‖a_t‖₁,   τ_eff = Σ_t w_t ‖a_t‖₁,
                                                         ω_t = w_t ‖a_t‖₁ / τ_eff,
 
-Eq. 14 of "A Unified Generalization Framework for Model Merging" (Li et al., 2026), after Wang et
-al. (2020): a single long step down the surrogate loss Σ_t ω_t ℓ_t.
-
-Adam has no such vector. Li et al. (2026, Remark 6) hold that it only changes a. But it divides each
-coordinate j by a root of its own second moment, so that θ_Kj = θ_0j − η Σ_k a_kj g_kj, and its way
-need not lie in the span of its gradients.
+Eq. 14 of Li et al. (2026), after Wang et al. (2020): one step down Σ_t ω_t ℓ_t. Adam has no such
+vector (against Remark 6): θ_Kj = θ_0j − η Σ_k a_kj g_kj may leave the span of its gradients.
 """
 
 from collections.abc import Sequence

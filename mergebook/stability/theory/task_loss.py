@@ -1,8 +1,4 @@
-"""A task's mean loss as a function of a model's parameters: its values and derivatives.
-
-Derivatives are taken of single examples and added up, so that a network, a quadratic or any other
-function of parameters and one example will do.
-"""
+"""A task's mean loss as a function of a model's parameters: values and derivatives, by example."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -55,16 +51,11 @@ class TaskLoss(Brief):
             return torch.cat([self._losses(self.point, *batch) for batch in self._batches()])
 
     def gradient(self) -> Tensor:
-        """∇f_t(θ), ``(d,)``."""
         parts = [flatten(grad(self._total)(self.point, x, y)) for x, y in self._batches()]
         return torch.stack(parts).sum(0).detach() / len(self)
 
     def hessian(self) -> Product:
-        """The map v ↦ ∇²f_t(θ) v, ``(d,)`` to the same.
-
-        The gradient is taken once, and a product is one pass back through it; what that needs of
-        all examples stays in memory for as long as the function does.
-        """
+        """The map v ↦ ∇²f_t(θ) v of ``(d,)``, which keeps what its passes back need in memory."""
         batches = [partial(self._total, x=x, y=y) for x, y in self._batches()]
         products = [_hessian(total, self.point) for total in batches]
 
@@ -133,5 +124,4 @@ def _hessian(total: Callable[[Tensors], Tensor], point: Tensors) -> Callable[[Te
 
 
 def _rows(gradients: Tensors) -> Tensor:
-    """Gradients of a batch as vectors, ``(B, d)``."""
     return torch.cat([value.flatten(1) for value in gradients.values()], dim=1)

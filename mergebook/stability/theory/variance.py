@@ -1,9 +1,7 @@
 """Variance of task vectors over tasks, and what masks make of it (Li et al., 2026, Corollary 1).
 
-Task vectors Δ_t = θ_t − θ_0 are the rows of a table, ``(T, n)``. With their mean Δ̄, the variance at
-coordinate j is v_j, the mean over t of (Δ_tj − Δ̄_j)². The paper takes it for the heterogeneity ζ²
-of the losses, and says that masks lower it; chapter 41 of the book proves what each of them does,
-for any merging weights in place of equal ones.
+Task vectors are rows of a table ``(T, n)``; v_j is the mean over t of (Δ_tj − Δ̄_j)². The paper
+takes it for ζ², and says that masks lower it; chapter 41 proves what each of them does.
 """
 
 import torch
@@ -19,21 +17,13 @@ def task_variance(rows: Tensor) -> Tensor:
 
 
 def relative_variance(rows: Tensor) -> float:
-    """Σ_j v_j over the mean ‖Δ_t‖², which is 1 − ‖Δ̄‖² / mean ‖Δ_t‖²: in 0..1, without a scale.
-
-    0 for equal rows, 1 − 1/T for perpendicular ones of equal length, 1 where the mean is zero, NaN
-    where all rows are.
-    """
+    """Σ_j v_j over the mean ‖Δ_t‖², which is 1 − ‖Δ̄‖² / mean ‖Δ_t‖²: in 0..1; NaN for zeros."""
     squares = rows.square().sum(1, dtype=torch.float64)
     return float(1 - rows.mean(0).square().sum(dtype=torch.float64) / squares.mean())
 
 
 def reduction(before: Tensor, after: Tensor) -> Tensor:
-    """δ, ``(T, n)``: by how much each entry comes closer to its mean, squared, as in Eq. 10.
-
-    Its mean over t is what `task_variance` falls by. The paper sums it over the entries that the
-    mask sets to zero.
-    """
+    """δ, ``(T, n)``: by how much each entry comes closer to its mean, squared, as in Eq. 10."""
     return (before - before.mean(0)).square() - (after - after.mean(0)).square()
 
 
@@ -44,11 +34,7 @@ def trim_rows(rows: Tensor, density: float) -> Tensor:
 
 
 def elect_rows(rows: Tensor, *, minority: bool = False) -> Tensor:
-    """Every entry with the sign of the sum over rows; all others are zero.
-
-    With ``minority`` the entries of the other sign are kept instead. Where the sum is zero nothing
-    is kept, as in `mergelib.rules.sparse.elect_and_reduce`.
-    """
+    """Every entry with the sign of the sum over rows, or of the ``minority``; zero elsewhere."""
     sign = rows.sum(0).sign()
     return rows * (rows * (-sign if minority else sign) > 0)
 

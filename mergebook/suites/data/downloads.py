@@ -1,7 +1,4 @@
-"""Sets that torchvision can download, each as two streams of (picture, label) and class names.
-
-`SOURCES` maps a set's name to a function of the download folder.
-"""
+"""Sets that torchvision can download, each as two streams of (picture, label) and class names."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +24,6 @@ class Source:
 
 
 def _stream(dataset: Any, rows: Iterable[int] | None = None) -> Iterator[Sample]:
-    """The samples of an indexed data set, or some of them, in order."""
     return (dataset[row] for row in (range(len(dataset)) if rows is None else rows))
 
 

@@ -1,9 +1,7 @@
 """Picture tasks rendered from the DejaVu fonts that come with matplotlib: no download.
 
-Each task is one script (Greek, Braille, chess pieces, …) in a medium of its own (ink, emboss, wood,
-…). A glyph is drawn once per font face; samples are made from these masks by random affine maps,
-the medium, and noise: the same seed gives the same pictures. Where at least three faces have a
-glyph one of them is kept out of training and seen in the test split only.
+Each task is one script in a medium of its own. The same seed gives the same pictures. Where at
+least three faces have a glyph, one of them is seen in the test split only.
 """
 
 import functools

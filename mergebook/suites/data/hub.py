@@ -1,9 +1,7 @@
 """Models and data sets of the Hugging Face hub, or folders on this machine that look like them.
 
-A name that is an existing path is taken from there and nothing is downloaded. A name on the hub may
-say a revision, ``NAME@REVISION``, a commit, tag or branch. Weights are checked against the model
-that is to carry them: a checkpoint of another architecture is refused, where transformers would
-quietly start from random weights. No code that comes with a model or a data set is ever run.
+An existing path is taken, nothing downloaded; a name may say ``NAME@REVISION``. A checkpoint of
+another architecture is refused. No code that comes with a model or a data set is ever run.
 """
 
 import os
@@ -33,7 +31,6 @@ def revisions(folders: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _read(auto: str, what: str, folder: Path) -> Any:
-    """What one of transformers' ``Auto`` classes reads in a model's folder."""
     import transformers
 
     try:
@@ -58,10 +55,7 @@ def read_tokenizer(folder: Path) -> Any:
 
 
 def read_part(folder: Path, prefix: str, like: StateDict) -> dict[str, Tensor]:
-    """Those tensors of a checkpoint whose names start with `prefix`, of the dtypes of `like`.
-
-    A checkpoint of that part alone may leave the prefix out, as transformers 5 does.
-    """
+    """Tensors under `prefix`, as dtypes of `like`; a checkpoint of that part alone may lack it."""
     stored = Checkpoint(folder)
     bare = not any(key.startswith(prefix) for key in stored)
     names = {f"{prefix}{key}" if bare else key: key for key in stored}
@@ -75,10 +69,7 @@ def read_part(folder: Path, prefix: str, like: StateDict) -> dict[str, Tensor]:
 
 
 def zoo_of_files(suite: Suite, network: nn.Module, folder: Path, start: str, prefix: str) -> Zoo:
-    """A zoo without heads: a pretrained network from a folder, and experts by `read_part`.
-
-    What their folders, or their names on the hub, are called is `start` and the task's name.
-    """
+    """A zoo without heads: a pretrained network, and experts named `start` and the task."""
     files = {task: fetch(f"{start}{task}") for task in suite.tasks}
     pretrained = {key: value.clone() for key, value in network.state_dict().items()}
     experts = {}
@@ -102,11 +93,7 @@ def load_weights(model: nn.Module, folder: Path, prefix: str = "") -> nn.Module:
 def load_data(
     task: str, repository: str, subset: str | None, split: str, root: str | Path | None
 ) -> Any:
-    """One split of a task's data set, from the folder ``ROOT/TASK`` if there is one, else the hub.
-
-    That folder, by default below ``MERGELIB_DATA``, may have any layout that
-    ``datasets.load_dataset`` understands: pictures in ``train/CLASS/``, ``train.jsonl``, parquet …
-    """
+    """One split of a task's data set, from ``ROOT/TASK`` if that is there, else from the hub."""
     import datasets
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
@@ -131,5 +118,4 @@ def load_data(
 
 
 def _line(error: Exception) -> str:
-    """An error's message in one line."""
     return " ".join(str(error).split()) or type(error).__name__

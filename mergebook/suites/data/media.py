@@ -1,8 +1,6 @@
-"""Media: how a glyph's coverage becomes a picture.
+"""Media: how a glyph's coverage becomes a picture, each of one task; the plain ones pretrain.
 
-A medium takes coverages `mask` of shape (N, 1, 32, 32) in [0, 1] and a generator, and returns
-pictures (N, 3, 32, 32) in about [0, 1]; colours are (red, green, blue) in [0, 1]. Every suite task
-has a medium of its own; the plain ones at the end serve pretraining, to which tasks' media are new.
+Coverages are (N, 1, 32, 32) in [0, 1], pictures (N, 3, 32, 32) in about [0, 1].
 """
 
 import math

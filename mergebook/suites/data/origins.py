@@ -1,7 +1,4 @@
-"""Sources of data: tables ``sources/NAME.toml``, and files made of what public repositories hold.
-
-What is downloaded stands at fixed commits, with a hash to prove it.
-"""
+"""Sources of data in ``sources/NAME.toml``: files at fixed commits, with a hash to prove it."""
 
 import csv
 import hashlib

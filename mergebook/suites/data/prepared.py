@@ -1,10 +1,8 @@
 """Prepared image sets: where they are found, how they are read, checked and made.
 
-A prepared set is one file ``NAME.npz`` with the arrays ``train_images`` and ``test_images`` (uint8,
-N x H x W x C, C = 1 grey or 3 colour), ``train_labels`` and ``test_labels`` (integers from 0) and
-``class_names``. It is looked for in the folder given as ``data``, else in that of the environment
-variable ``MERGELIB_DATA``, then in the cache; a set that torchvision offers is otherwise downloaded
-to the cache. `load_arrays` returns uint8 tensors of shape (N, 3, 32, 32).
+A file ``NAME.npz`` has ``train_images`` and ``test_images`` (uint8, N x H x W x C, C = 1 or 3),
+``train_labels`` and ``test_labels`` (integers from 0) and ``class_names``. It is looked for in
+``data``, else ``MERGELIB_DATA``, then in the cache, to which torchvision's sets are downloaded.
 """
 
 import io
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
 SIDE = 32
 PER_CLASS = {"train": 5000, "test": 1000}  # the first pictures of a class, which are prepared
-
 
 CATALOGUE = records("pictures", dict[str, Any])  # name to what a set shows, classes and licence
 
@@ -69,11 +66,7 @@ def find_file(name: str, data: str | Path | None = None) -> Path | None:
 
 
 def load_arrays(name: str, data: str | Path | None = None) -> LabelledSet:
-    """Load a prepared set, downloading and preparing it first where torchvision has it.
-
-    Grey pictures are repeated over the channels, 28 x 28 is padded with zeros to 32 x 32, and any
-    other size is resized (bicubic).
-    """
+    """Load a prepared set as (N, 3, 32, 32): 28 x 28 is padded, any other size is resized."""
     path = find_file(name, data) or prepare(name)
     digest = sha256_of(path)
     raw = _read(path)
@@ -133,7 +126,6 @@ def _read_sheets(archive: Any, part: str) -> np.ndarray:
 
 
 def _part(path: Path, part: str, raw: Mapping[str, np.ndarray], classes: int) -> Split:
-    """One part of a set; ValueError, naming file and array, unless it keeps to the schema."""
     images, labels = raw[f"{part}_images"], raw[f"{part}_labels"]
     problem = ""
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] not in (1, 3):
@@ -177,10 +169,7 @@ def prepare(name: str) -> Path:
 
 
 def prepare_folder(name: str, folder: str | Path) -> Path:
-    """Write ``NAME.npz`` from pictures in ``folder/train/<class>/`` and ``folder/test/<class>/``.
-
-    The centre square of every picture is resized to 32 x 32 (bicubic).
-    """
+    """Write ``NAME.npz`` from the centre squares of ``train/<class>/`` and ``test/<class>/``."""
     from torchvision.datasets import ImageFolder
 
     from mergebook.suites.data.downloads import Source

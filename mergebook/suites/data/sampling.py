@@ -16,10 +16,7 @@ def balanced_labels(size: int, classes: int, generator: Generator) -> Tensor:
 def draw(
     train_labels: Tensor, test_labels: Tensor, sizes: Sequence[int | None], *seeds: str | int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Disjoint rows of a training part to train and to validate on, and rows of a test part.
-
-    At most a fifth of the training part is for validation, so hyperparameters never see the test.
-    """
+    """Disjoint rows to train and (at most a fifth) to validate on, and rows of a test part."""
     generator = Generator().manual_seed(stable_seed(*seeds))
     fifth = len(train_labels) // 5
     validation = stratified(train_labels, min(sizes[1] or 0, fifth), generator)
@@ -33,9 +30,7 @@ def draw(
 def stratified(labels: Tensor, size: int | None, generator: Generator) -> Tensor:
     """At most `size` row numbers (None: all) in random order, in which classes keep their shares.
 
-    Rank each row within its class at random; the share that a row stands for is (rank + a half) /
-    class size, and the rows with the smallest shares are taken (Webster's method). A class of n
-    rows, where the mean is m, is within (1 + n/m)/2 rows of its exact share.
+    Webster's method on random ranks: of n rows, where the mean is m, it is (1 + n/m)/2 off at most.
     """
     order = torch.randperm(len(labels), generator=generator)
     if size is None or size >= len(labels):

@@ -1,9 +1,7 @@
 """Sentences to classify: eight public sets of opinions, questions, news and requests.
 
-A set is one file ``sentences/NAME.tsv`` (UTF-8, tab-separated) where prepared sets are looked for,
-else it is made in the cache of what a public repository holds. Its header is ``split, label,
-text``; a split is ``train`` or ``test``, a label a name in words. White space is squeezed, other
-bytes than UTF-8 become U+FFFD. Of sets without official splits, a random quarter is for testing.
+A file ``sentences/NAME.tsv`` (UTF-8) has the header ``split, label, text``; it is found like
+prepared sets, else made. Of sets without official splits, a random quarter is for testing.
 """
 
 import csv
@@ -124,7 +122,6 @@ def read_sentences(file: Path) -> Sentences:
 
 
 def _table(source: Source, contents: Sequence[bytes]) -> bytes:
-    """The file of a set, from the contents of its source's files."""
     read = FORMATS[source.format]
     splits = [rows for raw in contents for rows in read(raw.decode(errors="replace"), source.names)]
     train, test = splits if len(splits) == 2 else _cut(splits[0])

@@ -1,8 +1,7 @@
 """Texts as tasks: predict the next character in Shakespeare, Wikipedia, Don Quijote, first names.
 
-A text is one file ``text/NAME.txt`` (UTF-8) in the folders where prepared sets are looked for, else
-it is downloaded to the cache. It is cut into windows of 129 characters that do not overlap: the
-first 128 are the inputs, the last 128 the labels. Splits are random windows.
+A file ``text/NAME.txt`` (UTF-8) is found like prepared sets, else downloaded, and cut into windows
+of 129 characters: 128 inputs, and labels one further.
 """
 
 import re
@@ -77,10 +76,7 @@ def load_text(name: str, data: str | Path | None = None) -> tuple[str, str]:
 
 
 def split_windows(text: str, sizes: Sequence[int], seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Random windows in disjoint parts of at most these sizes; the later ones are drawn first.
-
-    If the text has too few windows, each of the later parts has at most a fifth of them.
-    """
+    """Random windows in disjoint parts of at most these sizes; later ones get at most a fifth."""
     inputs, labels = windows(text)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     counts = [min(size, len(labels) // 5) for size in reversed(sizes[1:])]

@@ -1,11 +1,8 @@
 """CLIP at the papers' own scale: the suites ``clip8/14/20`` and zoos of public experts.
 
 The tasks are those of Ilharco et al. (2023) and Wang et al. (2024), the experts FusionBench's (Tang
-et al., arXiv:2406.03280): vision towers of OpenAI's CLIP (Radford et al. 2021), fine-tuned on the
-training part of each data set under the frozen text tower. FusionBench's data sets are taken too,
-because only the parts that the experts were trained on leak nothing (EuroSAT and SUN397 have no
-official ones). The vision tower is merged up to its pooled token; the projection into the space of
-texts stays the pretrained one. Needs the extra ``hub`` (transformers, datasets).
+et al., arXiv:2406.03280), whose data sets are taken too, as only their parts leak nothing. The
+tower is merged up to its pooled token. Needs the extra ``hub`` (transformers, datasets).
 """
 
 from collections.abc import Sequence
@@ -52,11 +49,7 @@ SOURCES = records("clip", Source)  # the suites are the first 8, 14 and 20 of th
 
 
 class VisionTower(nn.Module):
-    """CLIP's vision tower, and around it, frozen and no part of the state dict, what it needs.
-
-    Forward: float pictures ``(B, 3, side, side)`` in -1..1 to image features in the space that
-    texts share ``(B, projection_dim)``.
-    """
+    """CLIP's vision tower: pictures ``(B, 3, side, side)`` in -1..1 to ``(B, projection_dim)``."""
 
     projection: Tensor
     slope: Tensor
@@ -101,11 +94,7 @@ def zero_shot_head(
 def load_task(
     name: str, sizes: Sizes, seed: int, data: str | Path | None, /, *, side: int = 224
 ) -> LoadedTask:
-    """One task as CLIP sees it: pictures uint8 ``(N, 3, side, side)``, 150 kB each.
-
-    Validation pictures are drawn from the training part; the public experts have seen theirs, so
-    validation accuracy flatters, by which hyperparameters are chosen and nothing is reported.
-    """
+    """One task as CLIP sees it: uint8 ``(N, 3, side, side)``; experts saw the validation rows."""
     source = SOURCES[name]
     train_part, test_part = (_Part(name, source, split, data) for split in ("train", source.test))
     rows = draw(train_part.labels, test_part.labels, sizes, "clip", name, seed)
@@ -159,11 +148,7 @@ def picture(image: Image.Image, side: int = 224) -> Tensor:
 def load_zoo(
     suite: Suite, /, *, model: str | Path = MODEL, device: torch.device | str = "cpu"
 ) -> Zoo:
-    """CLIP, its fine-tuned vision towers and zero-shot heads.
-
-    `model` is one of OpenAI's on the hub, with FusionBench's experts, or a folder, with experts in
-    the folders ``MODEL_TASK``.
-    """
+    """CLIP from the hub, or a folder with experts ``MODEL_TASK``, and zero-shot heads."""
     from transformers import CLIPModel
 
     local = Path(model).expanduser()

@@ -1,11 +1,8 @@
-"""GLUE on RoBERTa: eight fine-tuned encoders under their own classification heads.
+"""GLUE on RoBERTa: eight fine-tuned encoders under their own heads, as in CART's tables 2 and 4.
 
-As in CART's tables 2 and 4, the encoders of eight GLUE tasks (Wang et al. 2018) are merged, and
-every task keeps its head. GLUE's test labels are secret, so its validation part judges, as in the
-literature, and validation rows are drawn from the training part. CoLA is scored by Matthews'
-correlation, STS-B, a regression, by the mean of Pearson's and Spearman's, the others by accuracy.
-The paper does not name its checkpoints; by default those are taken that one author has published
-for all eight tasks. Needs the extra ``hub`` (transformers, datasets).
+GLUE's test labels are secret, so its validation part judges (Wang et al. 2018). CoLA is scored by
+Matthews' correlation, STS-B, a regression, by the mean of Pearson's and Spearman's. The paper does
+not name its checkpoints: these are of one author. Needs the extra ``hub`` (transformers, datasets).
 """
 
 from dataclasses import dataclass, replace
@@ -78,10 +75,7 @@ SOURCES: dict[str, Source] = {
 
 
 class Encoder(nn.Module):
-    """RoBERTa without pooler and head.
-
-    Forward: tokens ``(B, N)`` to the last hidden state of the first token, ``(B, width)``.
-    """
+    """RoBERTa: tokens ``(B, N)`` to the last hidden state of the first token, ``(B, width)``."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -111,10 +105,7 @@ class TaskHead(nn.Module):
 def load_zoo(
     suite: Suite, /, *, model: str | Path = MODEL, device: torch.device | str = "cpu"
 ) -> Zoo:
-    """RoBERTa, its experts on GLUE and their heads.
-
-    `model` is a name on the hub, or a folder, with experts in the folders ``MODEL-TASK``.
-    """
+    """RoBERTa from the hub, or a folder with experts ``MODEL-TASK``, and the experts' heads."""
     from transformers import RobertaForSequenceClassification
 
     local, folder = Path(model).expanduser(), fetch(model)

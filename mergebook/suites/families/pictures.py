@@ -1,9 +1,4 @@
-"""Families of small pictures on our own networks: handwritten digits, rendered glyphs, real sets.
-
-The suite ``digits2`` is scikit-learn's handwritten digits cut in two, 0-4 and 5-9;
-``glyphs8/14/20`` are scripts rendered from fonts, the same on every machine; ``vision8/14/20`` are
-real pictures at 32 x 32 from prepared files.
-"""
+"""Families of small pictures on our own networks: digits, rendered glyphs, real sets."""
 
 from dataclasses import replace
 from importlib.metadata import version

