@@ -156,7 +156,8 @@ def inspect(
             models, checked = united[0], {**united[0]}
             source = attempt(lambda: compare(*_apart(models), parts, checked), left)
         rows = fates_of(models, parts, source)
-        if source is None and type(left[0]) is Misfit and (patterns := patterns_of(rows)):
+        some = any(row.fate in ("merged", "averaged") for row in rows)
+        if source is None and some and type(left[0]) is Misfit and (patterns := patterns_of(rows)):
             refusals, left = refusals + left, []
             parts = replace(parts, exclude=[*listed(exclude), *patterns])
             source = attempt(lambda: compare(*_apart(models), parts, checked), left)

@@ -1,5 +1,6 @@
 """mergekit's methods and parameters in the words of this library."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -103,7 +104,9 @@ def _required(name: str, values: dict[str, Any], fault: Fault) -> Any:
 def _mapped(value: Any, change: Callable[[float], float]) -> Any:
     """Change the numbers of a parameter, in lists and filters, too."""
     if isinstance(value, Mapping):
-        return {k: v if k == "filter" else _mapped(v, change) for k, v in value.items()}
+        mapped: Any = copy.copy(value)  # with the lines of its fields
+        mapped.update({k: _mapped(v, change) for k, v in value.items() if k != "filter"})
+        return mapped
     if is_list(value):
         return type(value)(_mapped(each, change) for each in value)
     return change(value)
@@ -126,7 +129,9 @@ def patterns_of(value: Any, keys: Sequence[str], model: StateDict, fault: Fault)
         pattern = "*" if name == "*" else f"*{name}*"
         decided = [key for key in keys if fnmatchcase(key, pattern)]
         if not decided:
-            raise fault(f"the filter {name!r} matches no key that is left")
+            lines = getattr(each, "lines", {})
+            at = [lines[field] for field in ("filter", "value") if field in lines]
+            raise fault(f"the filter {name!r} matches no key that is left", *at[:1])
         patterns[pattern] = patterns_of(each["value"], decided, model, fault)
         keys = [key for key in keys if key not in decided]
     return patterns

@@ -447,7 +447,7 @@ pd.DataFrame.from_dict(rows, orient="index").rename_axis("sources → target")
 # (text-overlap)=
 # The paper lets two overlaps range from 0 to 1: $\alpha$ of the sources, $\beta$ of each source with the target. Two sets of
 # $N$ blocks that share $\alpha N$ hold at least $(2\beta - \alpha)N$ of the target's $N$, so $2\beta - \alpha \le 1$, and $(0, 1)$ does not
-# exist. Its 30 equally spaced values of $\gamma$ in $[-1, 2]$ contain neither 0, 0.5 nor 1 ({ref}`exercise <ex-spirals-grid>`). In the cells that exist, no
+# exist. Its 30 "equally spaced" values of $\gamma$ in $[-1, 2]$ contain neither 0, 0.5 nor 1 ({ref}`exercise <ex-spirals-grid>`). In the cells that exist, no
 # change of symmetry is detectable; five seeds could only have shown a fifth to two fifths of the range.
 #
 # (text-random)=

@@ -356,3 +356,12 @@ def test_a_vocabulary_is_advised_for_tables_and_not_for_words(head: str) -> None
     report = ml.inspect(models[1:], pretrained=models[0])
     assert "has shape (14, 16), expected (12, 16)" in report.refusals[0]
     assert ("instead of excluding tables" in report.reason) is (head == "embed.weight")
+
+
+def test_a_prefix_is_the_only_refusal_of_models_that_share_no_key() -> None:
+    base = {"a": torch.zeros(2), "b": torch.zeros(3)}
+    other = {f"module.{key}": value + 1 for key, value in base.items()}
+    report = ml.inspect([base, other], pretrained=base)
+    (refusal,) = report.refusals
+    assert "rename={'module.*': '*'}" in refusal
+    assert not report.command

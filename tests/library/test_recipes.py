@@ -369,7 +369,15 @@ HEAD = ["merge_method: ties", BASE, "models:"]
         ([*HEAD, model("a") + "\n    wieght: 1"], "line 5: unknown field wieght"),
         (
             [*HEAD, model("a", weight="[{filter: mpl, value: 1}]")],
-            "the filter 'mpl' matches no key",
+            "line 6: the filter 'mpl' matches no key",
+        ),
+        (
+            [
+                "merge_method: dare_linear",
+                *HEAD[1:],
+                model("a", weight=1, density="{filter: mpl, value: 1}"),
+            ],
+            "line 7: the filter 'mpl' matches no key",
         ),
         ([*HEAD, model("a", weight="[{filter: mlp, value: 1}]")], "no pattern of weights"),
         ([*HEAD, model("a", weight=1, density=2)], "density"),
