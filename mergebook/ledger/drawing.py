@@ -138,7 +138,11 @@ def summary(table: pd.DataFrame, checks: pd.DataFrame, page: str) -> str:
 def counted(table: pd.DataFrame) -> str:
     """How many claims have which verdict, in words."""
     counts = table["verdict"].value_counts().reindex(VERDICTS).dropna().astype(int)
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    many = {"holds": "hold", "does not hold here": "do not hold here"}
+    parts = []
+    for verdict, count in counts.items():
+        parts.append(f"{count} {verdict if count == 1 else many.get(str(verdict), verdict)}")
+    return ", ".join(parts)
 
 
 def entries(table: pd.DataFrame, checks: pd.DataFrame) -> str:

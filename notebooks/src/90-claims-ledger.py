@@ -84,7 +84,7 @@ plt.show()
 total = {look: int(own.sum()) for look, own in grouped.items()}
 display(
     Markdown(f"""
-* **Of {len(every)} testable claims {total["hold"]} hold here, two of them by proof.** {total["do not hold here"]} do not, {total["mixed"]} are mixed
+* **Of {len(every)} testable claims {total["hold"]} hold here, {(every["verdict"] == "proved").sum()} of them by proof.** {total["do not hold here"]} do not, {total["mixed"]} are mixed
   and {total["undecided"]} undecided.
 * **Code computes every verdict** from comparisons with intervals, and a test spoils the data of each primary check to show that it
   can fail.
