@@ -40,10 +40,11 @@ QUIET = {
     "OMP_NUM_THREADS": "1",  # two notebooks run at a time
     "PYTHONHASHSEED": "0",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-    # What would land on a page with a machine's path: tqdm's word where ipywidgets is not, and what
-    # chapters say in their own words, about convolutions and about networks that are strangers; and
-    # PyTorch's, of its own first forward derivative.
+    # What would land on a page with a machine's path: tqdm's word where ipywidgets is not; what
+    # chapters say in their own words, about convolutions, networks that are strangers and networks
+    # trained from one random start; and PyTorch's, of its own first forward derivative.
     "PYTHONWARNINGS": "ignore:IProgress,ignore:not factorised,ignore:unrelated models,"
+    "ignore:the task vectors are nearly parallel,"
     "ignore:`torch.jit.script` is deprecated",
 }
 METADATA = {

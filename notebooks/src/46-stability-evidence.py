@@ -90,8 +90,8 @@ slow, fast = sentences.loc[1e-4], sentences.loc[5e-4]
 display(
     Markdown(
         f"""
-* **BatchNorm statistics explain the narrow ResNet's loss at a large rate.** Recomputing them lowers the test loss of the same averaged weights by {saved[0.05]} nats at a large rate and by
-  {saved[0.01]} at the usual rate (100 steps), too little to detect.
+* **BatchNorm statistics explain the narrow ResNet's loss at a large rate.** Recomputing them lowers the merge's test loss by {saved[0.05]} nats there and by
+  {saved[0.01]} at the usual rate.
 * **No ResNet turns within 200 steps.** One seed of the full network on eight tasks stops improving between 200 and 400 steps ({longer["loss"].loc[200]:.2f} and
   {longer["loss"].loc[400]:.2f} nats from the pretrained model), but not by its generalisation error ({longer["generalisation"].loc[400]:.2f}).
 * **MiniLM repeats the ViT (one seed).** From 8 to 128 steps its training loss falls by {slow["train_loss"].loc[8] - slow["train_loss"].loc[128]:.2f} nats and
@@ -102,7 +102,7 @@ display(
 )
 
 # %% [markdown]
-# This page holds the evidence behind [](42-scaling-laws) and [](43-choosing-by-the-bound), mostly in tables. **You need first:** these two chapters.
+# These tables extend [](42-scaling-laws) and [](43-choosing-by-the-bound), which **you need first.**
 #
 # ## Other tasks, networks and rules
 #
@@ -193,7 +193,7 @@ Scales are fixed in both chapters, as in the paper. Choosing the scale of task a
 # %% [markdown]
 # ## All ways to choose a setting
 #
-# Accuracy (points) and test loss (nats) lost against the best of 32 settings with all data, with 95 % intervals across five seeds. The rows on experts judge each one alone.
+# Accuracy (points) and test loss (nats) lost against the best of 32 settings with all data, with 95 % intervals across five seeds. Rows on experts judge each alone.
 
 # %% tags=["remove-cell"]
 names = ("curvature", "gradients", "points")
@@ -238,7 +238,7 @@ table = table.reindex(dict.fromkeys(name for _, name in chosen))
 table
 
 # %% [markdown]
-# What each way computes per seed before its choice, as counts. Gradients are those of single examples, products are Hessian-vector products, and forward counts examples that judge a
+# Each way's counts per seed. Gradients are those of single examples, products are Hessian-vector products, and forward counts examples that judge a
 # model.
 
 # %% tags=["remove-input"]
