@@ -162,7 +162,7 @@ shown.rename(index=label).rename_axis(None)
 # 500 validation labels per task that also choose the hyperparameters ({ref}`how this is measured <choosing-heads>`). The
 # study tunes each rule again, so its leads under frozen heads differ slightly from those above.
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "CART's lead over every other rule shrinks when the heads are fitted to the merged features. Points of mean test accuracy on `vision8`, five seeds; hyperparameters are chosen under the heads that judge. Thick lines are 95 % intervals across seeds, thin lines across seeds and tasks.", "name": "fig-cart-heads"}, "image": {"alt": "Seven rows with two markers. Under frozen heads CART leads the average by 9 points and task arithmetic, TIES and Consensus by about 5. Under fitted heads it leads the average by 2 points and the other three by less than 1, with thin intervals that contain zero. Against TSV, Iso-C and Iso-CTS it is 1 to 2 points behind in both cases."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "CART's lead over every other rule shrinks when the heads are fitted to the merged features. Points of mean test accuracy on `vision8`, five seeds; hyperparameters are chosen under the heads that judge. Thick lines are 95 % intervals across seeds, thin lines across seeds and tasks.", "name": "fig-cart-heads"}, "image": {"alt": "Seven rows with two markers. Under frozen heads CART leads the average by 9 points and task arithmetic, TIES and Consensus by about 5. Under fitted heads it leads the average by 3 points and the other three by 1, with thin intervals that contain zero. Against TSV, Iso-C and Iso-CTS it is up to 2 points behind in both cases."}}
 fig, ax = plt.subplots(figsize=(6.6, 3.6))
 drawn = {f"{kind} heads": rows for kind, rows in by_head.items()}
 shades = {"frozen heads": plots.VERMILION, "fitted heads": plots.BLUE}
@@ -665,11 +665,11 @@ for count in ("14 tasks", "20 tasks"):
     assert (by_count[count]["low"] > 0).all()
 assert frozen["low"] > 0
 assert fitted["low"] < 0 < fitted["high"]
-assert [round(row["mean"], 1) for row in (frozen, fitted)] == [5.4, 0.7]
+assert [round(row["mean"], 1) for row in (frozen, fitted)] == [5.6, 1.1]
 assert no_merge > 0
 
 # %% tags=["remove-cell"]
-assert by_head["fitted"].loc[["task arithmetic", "TIES", "Consensus"], "mean"].max() < 1
+assert by_head["fitted"].loc[["task arithmetic", "TIES", "Consensus"], "mean"].max() < 1.2
 assert (by_head["fitted"].loc[["TSV", "Iso-C", "Iso-CTS"], "mean"] < 0).all()
 assert all(gains[name].loc["AdaMerging on CART", "low"] < 0 for name in gains)
 small = sizes.loc["Lite0, 32 px, our images"]

@@ -464,8 +464,8 @@ labels. Merging still improves the features: CART under fitted heads is {in_word
 #
 # On EfficientNet, whose pretrained features are further from these tasks, CART keeps more than half of its
 # lead, and the pretrained model with fitted heads stays behind CART with frozen heads. On MiniLM, heads fitted to 100 labels lower every accuracy,
-# that of CART from 84 to 78 % ([](70-what-five-papers-taught-us)). CART and Iso-CTS chose scales at the upper end of the
-# searched grid here, so both might be slightly better. The other chapters compare methods under frozen heads, as the papers do.
+# that of CART from 84 to 78 % ([](70-what-five-papers-taught-us)). Each grid of scales was
+# widened until its best point lay inside. The other chapters compare methods under frozen heads, as the papers do.
 #
 # ```{admonition} Takeaway: report the pretrained model with fitted heads
 # :class: tip

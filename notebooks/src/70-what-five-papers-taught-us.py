@@ -149,7 +149,7 @@ for ax, sets in zip(axes, (leads, beyond)):
 axes[0].set(xlabel="over task arithmetic, points")
 axes[1].set(xlabel="over no merge, points")
 axes[1].legend(loc=(0.53, 0.5), fontsize=10, handlelength=1, frameon=True)
-title = "Fitted heads take CART's lead away on small ViTs"
+title = "Fitted heads take most of CART's lead on small ViTs"
 figure.suptitle(title, fontsize=13, weight="bold", x=0.01, ha="left")
 plt.show()
 
@@ -487,7 +487,7 @@ assert table["size of the update"].tolist() == [0.25, 0.3, 1.0, 1.0]
 assert (leads["frozen"]["mean"] > leads["fitted"]["mean"]).all()
 ratio = leads["fitted"]["mean"] / leads["frozen"]["mean"]
 assert 0.5 < ratio.iloc[0] < 0.7
-assert (ratio.iloc[1:4] < 0.2).all()
+assert (ratio.iloc[1:4] < 0.25).all()
 assert beyond["frozen"]["mean"].round().tolist() == [9, -6, -10, 1, 14]
 assert beyond["fitted"]["mean"].round().tolist() == [18, 4, 4, 9, 8]
 language = [frame.query("method == 'cart'")["accuracy"].mean() for frame in heads[[*NETWORKS][-1]]]
