@@ -32,7 +32,7 @@ class Losses(Brief):
 
 
 def in_domain(losses: Losses, training: Training, *, printed: bool = False) -> bool:
-    """Whether η L ‖a_t‖₁ is at most `REPAIRED_DOMAIN`, or ``printed``, what Lemma 3 asks."""
+    """Whether η L ‖a_t‖₁ is at most `REPAIRED_DOMAIN`, or, if ``printed``, as in Lemma 3."""
     longest = max(float(vector.sum()) for vector in training.vectors)
     reach = training.learning_rate * losses.smoothness * longest
     if not printed:
@@ -55,7 +55,7 @@ def printed_gradient_terms(
     *,
     own_rate: bool = True,  # the paper's η = √(T/K̄) in place of the training's
 ) -> dict[str, float]:
-    """The terms of ε, a bound of ‖∇f̃‖² (Theorems 2 and 4): 12, as in 4, where Theorem 2 has 5."""
+    """The four terms of ε, which bounds ‖∇f̃‖² (Theorem 4; Theorem 2 has 5 in place of its 12)."""
     rate = printed_rate(training) if own_rate else training.learning_rate
     total, surrogate = training.surrogate
     smooth, batch = losses.smoothness, float(training.batch.min())

@@ -1,4 +1,4 @@
-"""A task's mean loss as a function of a model's parameters: values and derivatives, by example."""
+"""A task's mean loss as a function of a model's parameters, with its derivatives by example."""
 
 import copy
 from collections.abc import Callable, Iterator
