@@ -166,7 +166,7 @@ def forest(
     ax: Axes,
     colours: Sequence[str] | Mapping[str, str],
 ) -> None:
-    """Differences with both intervals of `both_intervals`: thick over seeds, thin over tasks too.
+    """Differences with both intervals of `both_intervals`: thick across seeds, thin across tasks.
 
     Colours are one for each row, or set to colour.
     """

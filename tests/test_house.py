@@ -19,7 +19,7 @@ MOST_LINES = {"mergelib": 18_510, "mergebook": 18_783}
 DIALECT = re.compile(
     r"\b(so many|likewise|anew|seldom|shall|lest|whoever|whence|a row a|as of `)\b"
 )
-MOST_DIALECT = {"mergelib": 0, "mergebook": 18_783}  # falls like MOST_LINES
+MOST_DIALECT = {"mergelib": 0, "mergebook": 1}  # falls like MOST_LINES
 # Pages in plain English: these and all notebooks.
 PLAIN = [*("intro", "which-method", "merge-your-own", "api", "errors", "methods-map", "errata")]
 PLAIN += sorted(file.stem for file in (ROOT / "notebooks/src").glob("*.py"))

@@ -232,7 +232,7 @@ def _fall(history: pd.DataFrame, method: str) -> np.ndarray:
 
 
 def samples(load: Load) -> Iterator[Comparison]:
-    """F6: few samples on sentences; on texts and pictures as well."""
+    """F6: few samples on sentences; on texts and images as well."""
     trained = "multi-task training on the same examples"
     rivals: list[tuple[str, str, Role]] = [(name, _name(name), "primary") for name in MERGES]
     for other, words, role in [*rivals, ("multitask", trained, "secondary")]:

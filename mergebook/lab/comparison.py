@@ -140,7 +140,7 @@ def accuracies(
 
 
 def cut(zoo: Zoo, pictures: int) -> Zoo:
-    """The zoo with at most `pictures` test pictures per task, and half as many for validation."""
+    """The zoo with at most `pictures` test images per task, and half as many for validation."""
     return replace(zoo, suite=first(zoo.suite, validation=pictures // 2, test=pictures))
 
 

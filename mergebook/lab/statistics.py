@@ -145,7 +145,7 @@ def both_intervals(
 ) -> pd.DataFrame:
     """`paired` differences of methods with two 95 % intervals, in the unit of ``value``.
 
-    ``half_width`` is Student's over seeds, for these tasks; ``low`` and ``high`` are `crossed`.
+    ``half_width`` is Student's across seeds, for these tasks; ``low`` and ``high`` are `crossed`.
     """
     rows = paired(table, pairs, value)
     wide = table.pivot(index=["seed", "task"], columns="method", values=value)

@@ -160,12 +160,10 @@ def _row(claim: Claim, check: Check, result: Outcome) -> dict[str, object]:
 
 
 def _counted(shown: Sequence[str]) -> str:
-    verbs = {"holds": "hold", "proved": "are proved", "fails": "fail", "refuted": "are refuted"}
-    verbs["open"] = "are open"
-    alone = {"hold": "holds", "fail": "fails"}
+    several = {"holds": "hold", "fails": "fail"}
     parts = []
-    for kind, verb in verbs.items():
+    for kind in ("holds", "proved", "fails", "refuted", "open"):
         if count := shown.count(kind):
-            one = alone.get(verb, verb.replace("are", "is"))
-            parts.append(f"{count} {one if count == 1 else verb}")
+            one = kind if kind in several else f"is {kind}"
+            parts.append(f"{count} {one if count == 1 else several.get(kind, f'are {kind}')}")
     return f"of {len(shown)} primary check{'s' * (len(shown) != 1)}, {', '.join(parts)}"

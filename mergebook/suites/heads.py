@@ -17,7 +17,7 @@ from mergelib.problems import calling
 def features(
     model: nn.Module, inputs: Tensor, transform: Transform, batch_size: int = 500
 ) -> Tensor:
-    """A model's outputs for inputs ``(N, ...)`` as they are stored, ``(N, width)`` for pictures."""
+    """A model's outputs for inputs ``(N, ...)`` as they are stored, ``(N, width)`` for images."""
     state = model.state_dict()
     return calling.features(model, state, inputs, batch_size=batch_size, transform=transform)
 

@@ -1,4 +1,4 @@
-"""The testbed's networks: pictures to features, under frozen heads, or texts to predictions."""
+"""The testbed's networks: images to features, under frozen heads, or texts to predictions."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from mergelib.training import seeded
 
 
 def scale_pixels(pictures: Tensor) -> Tensor:
-    """Pictures as the models want them: from uint8 of any shape to float32 in -1..1."""
+    """Images as the models want them: from uint8 of any shape to float32 in -1..1."""
     if pictures.dtype != torch.uint8:
         raise TypeError(f"pictures are {pictures.dtype}, expected torch.uint8 (0..255)")
     return pictures.float().div(127.5).sub_(1.0)
@@ -62,7 +62,7 @@ class Block(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """A small ViT: pictures ``(B, 3, 32, 32)`` in -1..1 to the mean of 16 tokens ``(B, width)``."""
+    """A small ViT: images ``(B, 3, 32, 32)`` in -1..1 to the mean of 16 tokens ``(B, width)``."""
 
     def __init__(
         self, width: int = 160, depth: int = 4, heads: int = 5, mlp_ratio: int = 4
@@ -134,7 +134,7 @@ def _initialise(model: nn.Module) -> None:
 
 
 class MLP(nn.Module):
-    """A multilayer perceptron on the flattened picture; features are the last hidden layer."""
+    """A multilayer perceptron on the flattened image; features are the last hidden layer."""
 
     def __init__(self, width: int = 128, depth: int = 2) -> None:
         super().__init__()

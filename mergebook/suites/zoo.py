@@ -34,7 +34,7 @@ def load_zoo(
 ) -> Zoo:
     """The experts of a suite, from the cache or fine-tuned now (with a progress bar).
 
-    ``model`` is "vit" for pictures and "gpt" for texts by default (their weights ship with the
+    ``model`` is "vit" for images and "gpt" for texts by default (their weights ship with the
     package), or another of its family's `models`, which is first pretrained; for public experts the
     backbone's name on the hub, or a folder. ``seed``, by default the suite's, draws the heads'
     examples and the order of training. What does not fit the suite is a ValueError.

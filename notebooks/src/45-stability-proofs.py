@@ -829,8 +829,8 @@ print(f"by the weight {optimisers.chi_square(uneven):.2f}")
 # :class: dropdown
 # ````
 # With $\sigma = 0$, $u = \eta K$ and $B \approx K^2$, the bound is $-\frac u4 \lVert \nabla f \rVert^2 + 3 u^3 L^2 \kappa^2$ plus a
-# constant. Its derivative vanishes at $u = \lVert \nabla f \rVert / (6 L \kappa)$. Here that is 0.48, outside R4's condition, so the
-# rule is its edge, 0.29. The measured $\eta K$ is 7.6 to 7.9, nearly constant as the rule says, and 27 times larger.
+# constant. Its derivative vanishes at $u = \lVert \nabla f \rVert / (6 L \kappa)$. Here that is 0.48, beyond the largest value
+# of R4's condition, so the rule is that value, 0.29. The measured $\eta K$ is 7.6 to 7.9, nearly constant as the rule says, and 27 times larger.
 
 # %%
 plan = Training.alike(4, 1, 1.0, batch=8, examples=50)

@@ -238,7 +238,7 @@ table = table.reindex(dict.fromkeys(name for _, name in chosen))
 table
 
 # %% [markdown]
-# Each way's counts per seed. Gradients are those of single examples, products are Hessian-vector products, and forward counts examples that judge a
+# Counts are per seed. Gradients are those of single examples, products are Hessian-vector products, and forward counts examples that judge a
 # model.
 
 # %% tags=["remove-input"]

@@ -157,8 +157,8 @@ display(HTML(leaderboard.board()))
 # *% of the experts* is the mean over tasks of a method's accuracy divided by that of the task's own expert.
 # *Worst task* is the least of these ratios. *Labels* counts the labelled examples that a method was given and those on which its hyperparameters were
 # chosen. *Task known* marks methods that must know which task
-# an input belongs to. DOGE, ESM, SVC, subspace boosting and RegMean++ were measured on glyphs 8 alone of these suites
-# ([](71-since-cart) has a second network). *Seconds* are given for procedures, on one thread of an AMD EPYC processor, without the choice of
+# an input belongs to. Only glyphs 8 has rows of DOGE, ESM, SVC, subspace boosting and RegMean++;
+# [](71-since-cart) has a second network. *Seconds* are given for procedures, on one thread of an AMD EPYC processor, without the choice of
 # hyperparameters.
 #
 # ## Rules that need only weights, side by side

@@ -129,7 +129,8 @@ table.rename_axis(columns="error rate, %").round(1)
 # %% tags=["remove-cell"]
 assert round(table.loc[("exponential", 30), "Pitman and Morgan"]) == 27
 assert table["Pitman and Morgan"].max() > 25
-assert table["mean absolute deviations"].max() < 9.5
+assert abs(table.loc[("exponential", 30), "mean absolute deviations"] - 6.5) < 0.1
+assert abs(table["mean absolute deviations"].max() - 8.3) < 0.1
 
 # %% [markdown]
 # ## Whole verdicts are wrong in fewer than 5 % of cases
@@ -145,9 +146,9 @@ fractions.rename_axis(index="true checks, of 6", columns="verdict, %").round(1)
 
 # %% tags=["remove-cell"]
 assert fractions.loc[0, "holds"] == 0
-assert fractions.loc[0, "does not hold here"] < 5
+assert round(fractions.loc[0, "does not hold here"]) == 2
 assert fractions.loc[5, ["holds", "mixed"]].sum() < 5
-assert fractions.loc[6, "holds"] > 99
+assert fractions.loc[6, "holds"] == 100
 
 # %% [markdown]
 # A claim whose checks all lie at their bound is wrongly said not to hold in 2 % of cases and never holds. A claim with

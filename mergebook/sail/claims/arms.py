@@ -47,13 +47,13 @@ def _keys_of(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _all(load: Load) -> pd.DataFrame:
-    """Starts of texts and of pictures, with labels and without."""
+    """Starts of texts and of images, with labels and without."""
     parts = (arms.starts, arms.pictured, arms.halved, arms.unlabelled)
     return pd.concat([load(part) for part in parts])
 
 
 def _timed(load: Load) -> pd.DataFrame:
-    """Starts where there are goals: of texts, and of pictures with labels and by BYOL."""
+    """Starts where there are goals: of texts, and of images with labels and by BYOL."""
     parts = (arms.lasting, arms.pictured, arms.halved, arms.unlabelled_lasting)
     return pd.concat([load(part) for part in parts])
 
@@ -227,7 +227,7 @@ def ahead(load: Load) -> Iterator[Comparison]:
 
 
 def sizes(load: Load) -> Iterator[Comparison]:
-    """S17: log₂ speed-up over scratch at the sizes that S1 does not have, of texts and pictures."""
+    """S17: log₂ speed-up over scratch at the sizes that S1 does not have, of texts and images."""
     table = pd.concat([load(arms.lasting), load(arms.halved)])
     cases: Cases = [
         *(("SAIL", "scratch", account, role) for account, role in speeds.ROLES.items()),

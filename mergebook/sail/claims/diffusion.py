@@ -30,7 +30,7 @@ PAPERS = {0.2: math.log(49.5 / 35.9), 0.5: math.log(33.2 / 19.8), 1.0: math.log(
 
 
 def nearer(load: Load) -> Iterator[Comparison]:
-    """S8: log Fréchet distance of a rival's pictures less one's own, at all reads."""
+    """S8: log Fréchet distance of a rival's images less one's own, at all reads."""
     table = load(diffusion.judged)
     reads = sorted(table["read"].unique())
     compare = partial(comparison, by="arm", falling=True, keys=SEED)

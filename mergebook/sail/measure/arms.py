@@ -72,7 +72,7 @@ def arms(
 ) -> Tables:
     """Loss on the way from every start.
 
-    Rows with ``start``, ``size``, and of pictures ``modality`` and ``target``. ``curves``: of each
+    Rows with ``start``, ``size``, and of images ``modality`` and ``target``. ``curves``: of each
     ``arm``, ``step``, ``choose`` and ``judge`` (nats) and ``accuracy``. ``costs``: of each ``arm``,
     ``step_flops``, ``added_flops`` (whatever the start takes beside its sources) and
     ``source_flops``. ``distances``: MMD² ``first`` (of D_1 and D*), ``second`` and ``between``,

@@ -80,7 +80,7 @@ class Arm(NamedTuple):
 
 @study(settings=Plan)
 def diffusion(zoo: Zoo, **settings: Any) -> Tables:
-    """How well a SiT draws one task's pictures after some steps of training, from four starts.
+    """How well a SiT draws one task's images after some steps of training, from four starts.
 
     ``REPA`` pulls tokens to the backbone's, too; ``REPA + J`` begins where alignment alone has led
     and adds its loss; ``REPA, grown`` begins with a smaller SiT, trained for as many steps.

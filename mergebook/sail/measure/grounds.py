@@ -1,6 +1,6 @@
 """The grounds on which SAIL's starts are compared.
 
-Texts are mixtures of two, so that Theorem 3's weight is known; of pictures one source has learned
+Texts are mixtures of two, so that Theorem 3's weight is known; of images one source has learned
 photographs and the other scripts, or either half of the classes; the target has its own classes.
 The profile ``full`` of texts is for a GPU: the paper's GPT of six blocks and width 384.
 """
@@ -57,7 +57,7 @@ HELD = {"classes": 20, "train": 110, "validation": 25}  # photographs of a class
 
 
 def transfer_of(run: Run) -> Loaded:
-    """The transfer of a run and its seed: two texts, or a task of a suite of pictures."""
+    """The transfer of a run and its seed: two texts, or a task of a suite of images."""
     learning, known = run.settings.get("learning", "labels"), run.settings["known"]
     if run.suite in TEXTS:
         check_choice("learning", learning, ["labels"])
@@ -95,7 +95,7 @@ def _known(*, rendered: bool) -> list[LabelledSet]:
 
 
 def _apart(seen: LabelledSet, seed: int) -> tuple[LabelledSet, Task]:
-    """A set of pictures without some of its classes, and the task that these make."""
+    """A set of images without some of its classes, and the task that these make."""
     generator = torch.Generator().manual_seed(stable_seed("held out", seed))
     held, kept = torch.randperm(len(seen.class_names), generator=generator).split(
         [HELD["classes"], len(seen.class_names) - HELD["classes"]]
@@ -153,7 +153,7 @@ def picture_transfer(
     *,
     device: str = "cpu",  # of networks
 ) -> Transfer:
-    """Sources of a set each, or of half of the classes of one, and a task of other pictures."""
+    """Sources of a set each, or of half of the classes of one, and a task of other images."""
     parts = [each.train for each in known]
     name = LEARNING[learning]
     if len(known) == 1:
@@ -192,7 +192,7 @@ def picture_transfer(
 
 @dataclass(frozen=True, repr=False)
 class Probed(Transfer):
-    """Pictures on which features are judged, by a classifier fitted to `PROBED` target pictures."""
+    """Images on which features are judged, by a classifier fitted to `PROBED` target images."""
 
     def judged(self, net: nn.Module, state: Mapping[str, Tensor]) -> dict[str, float]:
         state = self.settled(net, state)
@@ -252,7 +252,7 @@ def _of_classes(split: Split, classes: Tensor) -> Split:
 
 
 def _described(split: Split, transform: Transform, seed: int) -> Tensor:
-    """8 x 8 pixels of three colours of `DESCRIBED` of a split's pictures, drawn."""
+    """8 x 8 pixels of three colours of `DESCRIBED` of a split's images, drawn."""
     generator = torch.Generator().manual_seed(stable_seed("described", seed))
     rows = torch.randperm(len(split), generator=generator)[:DESCRIBED]
     return F.adaptive_avg_pool2d(transform(split.inputs[rows]), 8).flatten(1).double()

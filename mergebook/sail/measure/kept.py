@@ -65,7 +65,7 @@ class Ground(Brief):
 
 
 def ground_of(run: Run) -> Loaded:
-    """The ground of a run and its seed: a text, or the first task of a suite of pictures."""
+    """The ground of a run and its seed: a text, or the first task of a suite of images."""
     refuse_zoo_settings(run, "studies of growth")
     if run.suite in TEXTS:
         loaded = texts_of(run)

@@ -1,4 +1,4 @@
-"""Latents of a task's pictures, which a SiT learns, and the expert that judges drawn pictures."""
+"""Latents of a task's images, which a SiT learns, and the expert that judges drawn images."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +61,7 @@ class Plan:
 
 
 def prepare(zoo: Zoo, plan: Plan) -> World:
-    """Train autoencoder and f_P on a task's training pictures, on the backbone's device."""
+    """Train autoencoder and f_P on a task's training images, on the backbone's device."""
     model = zoo.model
     if not isinstance(model, VisionTransformer):
         raise TypeError(f"the backbone is a {type(model).__name__}, expected VisionTransformer")
@@ -114,7 +114,7 @@ def prepare(zoo: Zoo, plan: Plan) -> World:
 
 
 def drawn(world: World, network: nets.SiT, labels: Tensor, steps: int) -> Tensor:
-    """Pictures in -1..1 of some classes; every network begins with the same noise."""
+    """Images in -1..1 of some classes; every network begins with the same noise."""
     generator = torch.Generator().manual_seed(world.seed + 2)
     shape = (nets.CHANNELS, nets.SIDE, nets.SIDE)
     network.eval()
@@ -127,7 +127,7 @@ def drawn(world: World, network: nets.SiT, labels: Tensor, steps: int) -> Tensor
 
 
 def quality(world: World, network: nets.SiT, plan: Plan) -> dict[str, float]:
-    """``frechet`` and ``kernel`` of drawn pictures, evenly of all classes, from real ones."""
+    """``frechet`` and ``kernel`` of drawn images, evenly of all classes, from real ones."""
     labels = torch.arange(plan.samples) % len(world.names)
     return _distances(world.judge(drawn(world, network, labels, plan.euler)), world.real)
 

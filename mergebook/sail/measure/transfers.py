@@ -64,7 +64,7 @@ class Transfer(Brief):
     device: str = "cpu"  # of networks; data stay where they are
 
     def placed(self, tables: Tables, **where: str) -> Tables:
-        """Rows that say where they were measured, and of pictures modality and target, too."""
+        """Rows that say where they were measured, and of images modality and target, too."""
         if self.target:
             where |= {"modality": self.name, "target": self.target}
         return {table: [{**where, **row} for row in rows] for table, rows in tables.items()}

@@ -1,4 +1,4 @@
-"""BYOL: what a network learns from pictures without labels (Grill et al., 2020).
+"""BYOL: what a network learns from images without labels (Grill et al., 2020).
 
 An online network (body, projector, predictor; weights θ) predicts what a target network (weights ξ
 ← τξ + (1 − τ)θ) makes of another view; only the body is kept. Views are by `augment`; the paper's
@@ -64,7 +64,7 @@ def _perceptron(inputs: int) -> nn.Sequential:
 
 
 def two_views(images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Two random views of every picture, each drawn by `augment`."""
+    """Two random views of every image, each drawn by `augment`."""
     flips = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     return augment(images, flips, generator), augment(images, flips, generator)
 

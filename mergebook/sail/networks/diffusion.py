@@ -1,4 +1,4 @@
-"""An autoencoder for 32x32 pictures, and SiT, the transformer that learns to draw its latents.
+"""An autoencoder for 32x32 images, and SiT, the transformer that learns to draw its latents.
 
 In SiT (Ma et al., 2024) time and class scale and shift the norms and gate the branches, closed at
 first. At time t a latent is x_t = (1 − t) x + t ε with ε ~ N(0, 1), and its velocity ε − x: noise

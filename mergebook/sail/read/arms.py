@@ -111,7 +111,7 @@ def best_baseline(rows: pd.DataFrame) -> str:
 
 
 def distances(results: Sequence[str] = PICTURES[:1]) -> pd.DataFrame:
-    """MMD² of pictures in every setting; ``distance`` is the one to the nearer source."""
+    """MMD² of images in every setting; ``distance`` is the one to the nearer source."""
     table = _loaded(results, "distances")
     nearer = table[["first", "second"]].min(axis=1)
     return table.assign(distance=nearer).drop_duplicates(_CELL, ignore_index=True)

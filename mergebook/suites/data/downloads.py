@@ -1,4 +1,4 @@
-"""Sets that torchvision can download, each as two streams of (picture, label) and class names."""
+"""Sets that torchvision can download, each as two streams of (image, label) and class names."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,7 +42,7 @@ def _official(
 
 
 def _cut(class_name: str, labels: str, names: str) -> Callable[[Path], Source]:
-    """A set without a test part, to which every fourth picture of a class goes."""
+    """A set without a test part, to which every fourth image of a class goes."""
 
     def source(root: Path) -> Source:
         dataset = getattr(datasets, class_name)(root, download=True)

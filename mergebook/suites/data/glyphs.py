@@ -1,6 +1,6 @@
-"""Picture tasks rendered from the DejaVu fonts that come with matplotlib: no download.
+"""Image tasks rendered from the DejaVu fonts that come with matplotlib: no download.
 
-Each task is one script in a medium of its own. The same seed gives the same pictures. Where at
+Each task is one script in a medium of its own. The same seed gives the same images. Where at
 least three faces have a glyph, one of them is seen in the test split only.
 """
 
@@ -189,7 +189,7 @@ def render(
     *,
     held_out: bool,
 ) -> Tensor:
-    """One picture per label: uint8 (N, 3, 32, 32); `held_out` allows the faces held out."""
+    """One image per label: uint8 (N, 3, 32, 32); `held_out` allows the faces held out."""
     if len(labels) == 0:
         return torch.empty(0, 3, SIDE, SIDE, dtype=torch.uint8)
     choices = glyphs.testing if held_out else glyphs.training
@@ -209,7 +209,7 @@ def render(
 
 
 def _places(count: int, jitter: Jitter, generator: Generator) -> Tensor:
-    """Where in a mask each point of a picture of twice the side lies: (count, 64, 64, 2)."""
+    """Where in a mask each point of an image of twice the side lies: (count, 64, 64, 2)."""
 
     def draw(low: float, high: float) -> Tensor:
         return media.uniform(low, high, (count,), generator)

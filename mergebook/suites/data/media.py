@@ -1,6 +1,6 @@
-"""Media: how a glyph's coverage becomes a picture, each of one task; the plain ones pretrain.
+"""Media: how a glyph's coverage becomes an image, each of one task; the plain ones pretrain.
 
-Coverages are (N, 1, 32, 32) in [0, 1], pictures (N, 3, 32, 32) in about [0, 1].
+Coverages are (N, 1, 32, 32) in [0, 1], images (N, 3, 32, 32) in about [0, 1].
 """
 
 import math
@@ -23,7 +23,7 @@ def uniform(low: float, high: float, shape: Sequence[int], generator: Generator)
 
 
 def colours(like: Tensor, low: Colour, high: Colour, generator: Generator) -> Tensor:
-    """One colour per picture of the batch `like`, from the box between `low` and `high`."""
+    """One colour per image of the batch `like`, from the box between `low` and `high`."""
     box = torch.tensor([low, high]).reshape(2, 1, 3, 1, 1)
     return torch.lerp(box[0], box[1], torch.rand(len(like), 3, 1, 1, generator=generator))
 

@@ -76,7 +76,7 @@ def load_arrays(name: str, data: str | Path | None = None) -> LabelledSet:
 
 
 def to_tensor(images: np.ndarray) -> Tensor:
-    """uint8 (N, H, W, C) pictures, C = 1 or 3, as a contiguous uint8 tensor (N, 3, 32, 32)."""
+    """uint8 (N, H, W, C) images, C = 1 or 3, as a contiguous uint8 tensor (N, 3, 32, 32)."""
     tensor = torch.from_numpy(images).permute(0, 3, 1, 2)
     if tensor.shape[-2:] == (28, 28):
         tensor = F.pad(tensor, (2, 2, 2, 2))
@@ -115,7 +115,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_sheets(archive: Any, part: str) -> np.ndarray:
-    """Pictures kept as JPEG sheets of 32 x 32 tiles: uint8 (N, 32, 32, 3), in label order."""
+    """Images kept as JPEG sheets of 32 x 32 tiles: uint8 (N, 32, 32, 3), in label order."""
     tiles = []
     for member in sorted(n for n in archive.files if n.startswith(f"{part}_sheet_")):
         sheet = np.asarray(Image.open(io.BytesIO(archive[member].tobytes())).convert("RGB"))
@@ -208,7 +208,7 @@ def _write_set(target: Path, source: "Source") -> Path:
 
 
 def _square(image: Image.Image, side: int, grey: bool) -> np.ndarray:
-    """Centre square of a picture, resized: uint8 (side, side, 1 or 3)."""
+    """Centre square of an image, resized: uint8 (side, side, 1 or 3)."""
     image = image.convert("L" if grey else "RGB")
     edge = min(image.size)
     left, top = (image.width - edge) // 2, (image.height - edge) // 2

@@ -49,7 +49,7 @@ SOURCES = records("clip", Source)  # the suites are the first 8, 14 and 20 of th
 
 
 class VisionTower(nn.Module):
-    """CLIP's vision tower: pictures ``(B, 3, side, side)`` in -1..1 to ``(B, projection_dim)``."""
+    """CLIP's vision tower: images ``(B, 3, side, side)`` in -1..1 to ``(B, projection_dim)``."""
 
     projection: Tensor
     slope: Tensor
@@ -105,7 +105,7 @@ def load_task(
 
 
 class _Part:
-    """One split of a task's data set: labels in memory, pictures read when asked for."""
+    """One split of a task's data set: labels in memory, images read when asked for."""
 
     def __init__(self, task: str, source: Source, split: str, root: str | Path | None) -> None:
         self.task = task
@@ -137,7 +137,7 @@ class _Part:
 
 
 def picture(image: Image.Image, side: int = 224) -> Tensor:
-    """A picture as CLIP's own preprocessing cuts it: uint8 ``(3, side, side)``."""
+    """An image as CLIP's own preprocessing cuts it: uint8 ``(3, side, side)``."""
     from torchvision.transforms import functional as T
 
     resized = T.resize(image.convert("RGB"), side, T.InterpolationMode.BICUBIC)

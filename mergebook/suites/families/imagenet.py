@@ -1,7 +1,7 @@
-"""The suites ``imagenet8/14/20``: the pictures of ``vision8/14/20`` on a real ImageNet network.
+"""The suites ``imagenet8/14/20``: the images of ``vision8/14/20`` on a real ImageNet network.
 
 EfficientNet-Lite0 (Tan and Le 2019) comes from a package, the architecture from timm: the extra
-``real``. Pictures are enlarged to 64 pixels, but for ``lite8``, which separates pretraining from
+``real``. Images are enlarged to 64 pixels, but for ``lite8``, which separates pretraining from
 the network: ImageNet's weights, or pretrained here for half of our backbone's epochs.
 """
 
@@ -27,7 +27,7 @@ SIDE = 64  # pixels
 
 
 def enlarged(pictures: Tensor) -> Tensor:
-    """Pictures as the network wants them: uint8 of any side to float32 in -1..1 of 64 x 64."""
+    """Images as the network wants them: uint8 of any side to float32 in -1..1 of 64 x 64."""
     return F.interpolate(scale_pixels(pictures), (SIDE, SIDE), mode="bicubic").clamp_(-1, 1)
 
 
@@ -80,7 +80,7 @@ class DepthwiseConv2d(nn.Conv2d):
 
 
 class EfficientNetLite0(nn.Module):
-    """timm's ``tf_efficientnet_lite0``: pictures ``(B, 3, side, side)`` to features ``(B, 1280)``.
+    """timm's ``tf_efficientnet_lite0``: images ``(B, 3, side, side)`` to features ``(B, 1280)``.
 
     While `frozen`, the statistics of BatchNorm are kept in training, as in evaluation.
     """

@@ -1,4 +1,4 @@
-"""Families of small pictures on our own networks: digits, rendered glyphs, real sets."""
+"""Families of small images on our own networks: digits, rendered glyphs, real sets."""
 
 from dataclasses import replace
 from importlib.metadata import version
@@ -32,12 +32,12 @@ PARTS = ("names", *(f"{part}.{i}" for part in ("train", "validation", "test") fo
 def picture_task(
     name: str, class_names: tuple[str, ...], train: Split, validation: Split, test: Split
 ) -> Task:
-    """A task of uint8 pictures: scaled pixels, cross-entropy, accuracy."""
+    """A task of uint8 images: scaled pixels, cross-entropy, accuracy."""
     return Task(name, class_names, train, validation, test, transform=scale_pixels)
 
 
 def stored_task(name: str, stored: LabelledSet, sizes: Sizes, seed: int) -> LoadedTask:
-    """A task whose splits are drawn from a set of pictures; validation is part of training."""
+    """A task whose splits are drawn from a set of images; validation is part of training."""
     rows = draw(stored.train.labels, stored.test.labels, sizes, "split", name, seed)
     sources = (stored.train, stored.train, stored.test)
     splits = (Split(part.inputs[k], part.labels[k]) for part, k in zip(sources, rows, strict=True))
@@ -53,7 +53,7 @@ def pretraining_sets() -> list[LabelledSet]:
 
 
 def rendered_sets(per_class: int = 60, test_per_class: int = 8) -> list[LabelledSet]:
-    """Rendered scripts that no suite uses, with this many pictures of each class."""
+    """Rendered scripts that no suite uses, with this many images of each class."""
     names, splits = glyphs.render_pretraining(per_class, test_per_class, seed=0)
     train, test = (Split(*split) for split in splits)
     source = digest([train.inputs, train.labels, test.inputs, test.labels])
@@ -61,7 +61,7 @@ def rendered_sets(per_class: int = 60, test_per_class: int = 8) -> list[Labelled
 
 
 def load_digits(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) -> LoadedTask:
-    """The 8 x 8 digits 0-4 or 5-9 of scikit-learn; every fourth picture is for testing."""
+    """The 8 x 8 digits 0-4 or 5-9 of scikit-learn; every fourth image is for testing."""
     from sklearn import datasets
 
     bunch = datasets.load_digits()
@@ -79,7 +79,7 @@ def load_digits(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) 
 
 
 def load_glyphs(name: str, sizes: Sizes, seed: int, data: str | Path | None, /) -> LoadedTask:
-    """Pictures of one script in exactly these sizes, from the cache or rendered now."""
+    """Images of one script in exactly these sizes, from the cache or rendered now."""
     if sizes[2] is None:
         raise ValueError(f"task {name!r} is rendered: test_size must be a number")
     counts = (sizes[0], sizes[1], sizes[2])
