@@ -34,36 +34,31 @@ UNITS = {
     "facts": "nothing else: it rests on facts",
 }
 ROLES = {"primary": "Primary checks", "secondary": "Secondary checks", "control": "Controls"}
-WIDTH = 50  # letters of a line beside the intervals
-LEFT, RIGHT = -3.62, 1.92  # what the figure spans, where an interval's longest reach is 1
+WIDTH = 46  # letters of a line beside the intervals
+LEFT, RIGHT = -3.62, 2.25  # what the figure spans, where an interval's longest reach is 1
 
 
 def forest(table: pd.DataFrame, checks: pd.DataFrame) -> Figure:
-    """Draw primary checks as distances from their bounds; diamonds are the papers' figures."""
-    mine = checks[(checks["role"] == "primary") & checks["claim"].isin(table["claim"])]
-    lines = sum(len(textwrap.wrap(what, WIDTH)) for what in mine["what"])
-    rows = 0.3 * len(mine) + 0.7 * lines + 1.5 * len(table)
+    """Draw the `weakest` check of each claim as a distance from its bound, longest reaching 1."""
+    drawn: list[tuple[Any, Any]] = []
+    for row in table.itertuples():
+        if check := weakest(checks[checks["claim"] == row.claim]):
+            drawn.append((row, check))
+    texts = [textwrap.wrap(str(check.what), WIDTH) for _, check in drawn]
+    rows = sum(1.5 + 0.75 * len(text) for text in texts)
     figure, ax = plt.subplots(figsize=(7.2, 0.225 * rows + 0.7))
     place = 0.0
-    for row in table.itertuples():
+    for (row, check), text in zip(drawn, texts, strict=True):
         title = f"{row.claim}  {row.verdict}"
         ax.text(LEFT, place, title, fontsize=10.5, weight="bold", va="center")
-        place += 1
-        top = place
-        own = mine[mine["claim"] == row.claim]
-        ends = own[["low", "value", "high"]].replace([-np.inf, np.inf], np.nan)
-        reach = ends.sub(own["bound"], axis=0).abs().max(axis=1)
-        longest = reach.groupby(own["unit"]).max().clip(lower=1e-12).to_dict()
-        for check in own.itertuples():
-            text = textwrap.wrap(str(check.what), WIDTH)
-            height = 0.3 + 0.7 * len(text)
-            middle = place + (height - 1) / 2
-            _draw(ax, check, middle, longest[check.unit])
-            ax.text(LEFT + 0.08, middle, "\n".join(text), fontsize=8.6, va="center", linespacing=1)
-            ax.text(RIGHT, middle, number(check), fontsize=8.6, va="center", ha="right")
-            place += height
-        ax.plot([0, 0], [place - 0.5, top - 0.5], color="black", lw=1, zorder=0)
-        place += 0.5
+        middle = place + 0.6 + 0.375 * len(text)
+        ends = [abs(end - check.bound) for end in (check.low, check.value, check.high)]
+        _draw(ax, check, middle, max([1e-12, *(end for end in ends if np.isfinite(end))]))
+        ax.text(LEFT + 0.08, middle, "\n".join(text), fontsize=8.6, va="center", linespacing=1)
+        ax.text(RIGHT, middle, number(check), fontsize=8.6, va="center", ha="right")
+        ax.plot([0, 0], [middle - 0.7, middle + 0.7], color="black", lw=1, zorder=0)
+        place += 1.5 + 0.75 * len(text)
+    mine = pd.DataFrame([check for _, check in drawn])
     ax.set(ylim=(place - 0.4, -0.8), xlim=(LEFT, RIGHT), xticks=[], yticks=[])
     for side in ("left", "bottom"):
         ax.spines[side].set_visible(False)
@@ -171,11 +166,8 @@ def entries(table: pd.DataFrame, checks: pd.DataFrame) -> str:
     return "\n".join(parts)
 
 
-def _weakest(checks: pd.DataFrame) -> str:
-    """The primary check that speaks most against the claim, and its power."""
-    primary = [*checks[checks["role"] == "primary"].itertuples()]
-    if not primary:
-        return ""
+def weakest(checks: pd.DataFrame) -> Any:
+    """The primary check, of those of a claim, that speaks most against it; or None."""
     order = ("refuted", "fails", "open", "proved", "holds")
 
     def standing(check: Any) -> tuple[int, float]:
@@ -185,11 +177,19 @@ def _weakest(checks: pd.DataFrame) -> str:
         scale = 1 if check.kind == "fact" else check.detectable
         return order.index(str(check.outcome)), beyond / scale
 
-    weakest = min(primary, key=standing)
+    primary = checks[checks["role"] == "primary"].itertuples()
+    return min(primary, key=standing, default=None)
+
+
+def _weakest(checks: pd.DataFrame) -> str:
+    """The weakest check in words, and its power."""
+    check = weakest(checks)
+    if check is None:
+        return ""
     power = ""
-    if weakest.outcome == "open":
-        power = f". It could only have shown {_distance(weakest)} or more"
-    return f". Weakest check: {weakest.what}: {_interval(weakest)}{power}"
+    if check.outcome == "open":
+        power = f". It could only have shown {_distance(check)} or more"
+    return f". Weakest check: {check.what}: {_interval(check)}{power}"
 
 
 def _pooled(effect: Pooled | None, checks: pd.DataFrame) -> list[str]:

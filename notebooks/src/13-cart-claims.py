@@ -40,6 +40,10 @@ table, checks = ledger.judge(claims.CLAIMS)
 # %% tags=["remove-input"]
 display(Markdown(f"**The {len(table)} claims of CART: {drawing.counted(table)}.**"))
 
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "For each claim, the primary check that speaks most against it, in its own unit. The black line is its bound: an interval wholly to the right of it, or wholly in a grey band, speaks for the claim. Diamonds are the paper's figures, arrows where they lie beyond the scale; grey bands are what counts as equal.", "name": "fig-ledger-cart"}, "image": {"alt": "One interval for each claim: the weakest of its primary checks, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list all checks in words."}}
+drawing.forest(table, checks)
+plt.show()
+
 # %% [markdown]
 # The figures of CART {cite}`choi2025revisiting` are from CLIP's vision towers and twenty public image sets, in C10 from RoBERTa on GLUE. Ours, in primary checks, are from three
 # networks, under frozen heads as in the paper ([](70-what-five-papers-taught-us) shows how much of a lead remains under fitted ones):
@@ -51,12 +55,7 @@ display(Markdown(f"**The {len(table)} claims of CART: {drawing.counted(table)}.*
 # Where one quantity (named under *Tested by*) was measured on several networks, an entry also shows it pooled, how much it
 # differs between them, and what to expect of one more.
 #
-# The [ledger](90-claims-ledger) says what a verdict is, and lists the claims of all five papers. In the figure each line is a primary check: the
-# black line is its bound, and an interval wholly to its right, or wholly in a grey band, speaks for the claim.
-
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "Primary checks, each with the interval that decides and in its own unit. Diamonds are the paper's figures, arrows where they lie beyond the scale; grey bands are what counts as equal.", "name": "fig-ledger-cart"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
-drawing.forest(table, checks)
-plt.show()
+# The [ledger](90-claims-ledger) says what a verdict is, and lists the claims of all five papers.
 
 # %% [markdown]
 # ## The claims one by one

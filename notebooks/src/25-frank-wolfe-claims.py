@@ -40,16 +40,15 @@ table, checks = ledger.judge(claims.CLAIMS)
 # %% tags=["remove-input"]
 display(Markdown(f"**The {len(table)} claims of Frank-Wolfe merging: {drawing.counted(table)}.**"))
 
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "For each claim, the primary check that speaks most against it, in its own unit. The black line is its bound: an interval wholly to the right of it, or wholly in a grey band, speaks for the claim. Diamonds are the paper's figures, arrows where they lie beyond the scale; grey bands are what counts as equal.", "name": "fig-ledger-frank-wolfe"}, "image": {"alt": "One interval for each claim: the weakest of its primary checks, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list all checks in words."}}
+drawing.forest(table, checks)
+plt.show()
+
 # %% [markdown]
 # The tasks of Frank-Wolfe merging {cite}`chen2025fwmerging` are language benchmarks and twenty image sets with CLIP's towers. Of its text, the abstract and the
 # supplement were at hand, so few figures of its main part are quoted. All accuracies are under frozen heads, of the networks named in [](13-cart-claims).
 #
-# The [ledger](90-claims-ledger) says what a verdict is, and lists the claims of all five papers. In the figure each line is a primary check: the
-# black line is its bound, and an interval wholly to its right, or wholly in a grey band, speaks for the claim.
-
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "Primary checks, each with the interval that decides and in its own unit. Diamonds are the paper's figures, arrows where they lie beyond the scale; grey bands are what counts as equal.", "name": "fig-ledger-frank-wolfe"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
-drawing.forest(table, checks)
-plt.show()
+# The [ledger](90-claims-ledger) says what a verdict is, and lists the claims of all five papers.
 
 # %% [markdown]
 # ## The claims one by one

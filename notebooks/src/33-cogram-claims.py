@@ -40,17 +40,16 @@ table, checks = ledger.judge(claims.CLAIMS)
 # %% tags=["remove-input"]
 display(Markdown(f"**The {len(table)} claims of CoGraM: {drawing.counted(table)}.**"))
 
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "For each claim, the primary check that speaks most against it, in its own unit. The black line is its bound: an interval wholly to the right of it speaks for the claim.", "name": "fig-ledger-cogram"}, "image": {"alt": "One interval for each claim: the weakest of its primary checks, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list all checks in words."}}
+drawing.forest(table, checks)
+plt.show()
+
 # %% [markdown]
 # CoGraM {cite}`lenz2025cogram` shows two figures over thirty seeds and gives no numbers, so an entry says what the figures are said to show. It
 # says neither whether its features have signs nor whether its networks share their initial weights, so all four cases are
 # primary (two in G4). A ratio of spreads is drawn by its logarithm.
 #
-# The [ledger](90-claims-ledger) says what a verdict is, and lists the claims of all five papers. In the figure each line is a primary check: the
-# black line is its bound, and an interval that lies wholly to its right speaks for the claim.
-
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "Primary checks, each with the interval that decides and in its own unit.", "name": "fig-ledger-cogram"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
-drawing.forest(table, checks)
-plt.show()
+# The [ledger](90-claims-ledger) says what a verdict is, and lists the claims of all five papers.
 
 # %% [markdown]
 # ## The claims one by one

@@ -42,18 +42,17 @@ display(
     Markdown(f"**The {len(table)} claims of the stability framework: {drawing.counted(table)}.**")
 )
 
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "For each claim, the primary check that speaks most against it, in its own unit. The black line is its bound: an interval wholly to the right of it, or wholly in a grey band, speaks for the claim. Grey bands are what counts as equal. The paper gives no figures to compare with.", "name": "fig-ledger-stability"}, "image": {"alt": "One interval for each claim: the weakest of its primary checks, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list all checks in words."}}
+drawing.forest(table, checks)
+plt.show()
+
 # %% [markdown]
 # The claims are those of {cite:t}`li2026unified`. T7, T8 and T10 are about the bound itself: whether it ranks settings as merges turn out, whether it chooses well, and
 # whether an expert's stability follows its law. T6 and T12 are about masks, T14 to T16 about methods that Remark 4 explains, and
 # T19 about Theorem 2's penalty for unequal steps; the paper measures none of these. The others are about scaling laws, from a sweep with five
 # seeds; secondary checks have a second network.
 #
-# The [ledger](90-claims-ledger) says what a verdict is, and lists the claims of all five papers. In the figure each line is a primary check: the
-# black line is its bound, and an interval that lies wholly to its right speaks for the claim.
-
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "Primary checks, each with the interval that decides and in its own unit. The paper gives no figures to compare with; grey bands are what counts as equal.", "name": "fig-ledger-stability"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
-drawing.forest(table, checks)
-plt.show()
+# The [ledger](90-claims-ledger) says what a verdict is, and lists the claims of all five papers.
 
 # %% [markdown]
 # ## The claims one by one

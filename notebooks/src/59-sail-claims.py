@@ -40,6 +40,10 @@ table, checks = ledger.judge(claims.CLAIMS)
 # %% tags=["remove-input"]
 display(Markdown(f"**The {len(table)} claims of SAIL: {drawing.counted(table)}.**"))
 
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "For each claim, the primary check that speaks most against it, in its own unit. The black line is its bound: an interval wholly to the right of it, or wholly in a grey band, speaks for the claim. Diamonds are the paper's figures, arrows where they lie beyond the scale; grey bands are what counts as equal.", "name": "fig-ledger-sail"}, "image": {"alt": "One interval for each claim: the weakest of its primary checks, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list all checks in words."}}
+drawing.forest(table, checks)
+plt.show()
+
 # %% [markdown]
 # The claims are those of {cite:t}`anonymous2025structured`. Five are decided at least in part on the paper's two spirals, with 30 seeds. What the sources see there can be
 # read in three ways, and the paper does not say whether they share their initial weights, so all six cases are primary. The
@@ -48,12 +52,7 @@ display(Markdown(f"**The {len(table)} claims of SAIL: {drawing.counted(table)}.*
 # speed-up is a bound where more than a fifth of the runs on one side never reach the loss in question, or reach it before the
 # first reading.
 #
-# The [ledger](90-claims-ledger) says what a verdict is, and lists the claims of all five papers. In the figure each line is a primary check: the
-# black line is its bound, and an interval that lies wholly to its right speaks for the claim.
-
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "Primary checks, each with the interval that decides and in its own unit. Diamonds are the paper's figures, arrows where they lie beyond the scale; grey bands are what counts as equal.", "name": "fig-ledger-sail"}, "image": {"alt": "One line for each primary check, grouped by claim: its interval, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list the same numbers in words."}}
-drawing.forest(table, checks)
-plt.show()
+# The [ledger](90-claims-ledger) says what a verdict is, and lists the claims of all five papers.
 
 # %% [markdown]
 # ## The claims one by one

@@ -7,9 +7,8 @@ f_t, and S the stability of Definition 2.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -202,36 +201,8 @@ def descent_bound(
     }
 
 
-def weighted_descent_bound(
-    opening: tuple[float, float, float, float],  # f, ‖∇f‖², δ² = ‖∇f − ∇f̃‖², m² = Σ ω_t ‖∇f_t‖²
-    losses: Losses,  # σ_t in the mean square of Assumption 2; ζ is not needed
-    training: Training,
-) -> dict[str, float]:
-    """A bound of E f at the merge, whatever its weights and its experts' steps, in parts to add.
-
-    f(θ_0) − u/2 ‖∇f(θ_0)‖² + u² L Σω²σ²‖a‖₂²/(b‖a‖₁²) + u/2 (δ + √P)², where u = η τ_eff, and
-    P = η²L² [3 Σωσ²A/b + 6 m² max A₃] bounds how far the experts leave their first gradients.
-    `descent_bound` speaks of f̃ = Σ ω_t f_t; this one of the mean f, and δ is what that costs.
-    Under the same conditions, and never larger where both apply.
-    """
-    value, gradient, apart, second_moment = opening
-    total, surrogate = training.surrogate
-    length, smooth = training.learning_rate * total, losses.smoothness
-    share, second, third = accumulation(training)
-    noise = losses.noise**2 / training.batch
-    left = 3 * float((surrogate * noise) @ second) + 6 * second_moment * float(third.max())
-    left *= (training.learning_rate * smooth) ** 2
-    return {
-        "start": value,
-        "descent": -length / 2 * gradient,
-        "noise": length**2 * smooth * float((surrogate**2 * noise) @ share),
-        "another objective": length / 2 * apart,
-        "tasks pull apart": length * (left / 2 + math.sqrt(max(apart, 0) * left)),
-    }
-
-
 def excess_bound(
-    parts: Mapping[str, float],  # `descent_bound`'s where f̃ is f, or `weighted_descent_bound`'s
+    parts: Mapping[str, float],  # `descent_bound`'s, where f̃ is f
     floor: float,  # f(θ̂)
     stability: float,  # S or a bound, such as `merged_stability` of `local_stability`
     smoothness: float,
@@ -272,60 +243,3 @@ def best_progress(
     cost = slope + math.sqrt(slope**2 + gain * (3 * smoothness * dissimilarity) ** 2)
     limit = REPAIRED_DOMAIN / smoothness
     return min(gain / cost, limit) if cost else limit
-
-
-# Merging weights at which a bound is least, from what is known at θ_0 (chapter 43 of the book)
-
-
-@dataclass(frozen=True, repr=False)
-class Beginning(Brief):
-    """What the bound of an excess error takes from θ_0, for any merging weights."""
-
-    value: float  # f(θ_0)
-    products: Tensor  # ⟨∇f_t, ∇f_s⟩ there, ``(T, T)``, e.g. of `inner_products`
-    losses: Losses  # L, and σ_t in the mean square
-    largest: Losses  # the same with the largest σ_t, which stability asks for
-
-    def excess(self, training: Training) -> dict[str, float]:
-        """`convex_excess_bound` of a merge with any weights, above a floor of 0."""
-        _, surrogate = training.surrogate
-        even = torch.full_like(surrogate, 1 / len(surrogate))
-        gradient, apart = (float(c @ self.products @ c) for c in (even, even - surrogate))
-        opening = (self.value, gradient, apart, float(surrogate @ self.products.diagonal()))
-        parts = weighted_descent_bound(opening, self.losses, training)
-        return convex_excess_bound(parts, 0.0, self.largest, training)
-
-    def best(self, training: Training) -> Tensor:
-        """Where `excess` is least over the simplex, for experts trained in this way; ``(T,)``."""
-
-        def value(weights: Tensor) -> float:
-            return sum(self.excess(replace(training, weights=weights)).values())
-
-        return least_weights(value, len(training.weights))
-
-
-def least_weights(value: Callable[[Tensor], float], tasks: int) -> Tensor:
-    """Weights on the simplex where a function is least, ``(T,)``, from several starts."""
-    from scipy.optimize import minimize
-
-    even = np.full(tasks, 1 / tasks)
-    starts = [even, *(0.7 * np.eye(tasks) + 0.3 * even)]
-    first, *others = (value(torch.from_numpy(start)) for start in starts)
-    unit = max(abs(other - first) for other in others) or 1.0
-
-    def on_simplex(weights: np.ndarray) -> float:
-        return (value(torch.from_numpy(weights / weights.sum())) - first) / unit
-
-    found = [
-        minimize(
-            on_simplex,
-            start,
-            method="SLSQP",
-            bounds=[(0, 1)] * tasks,
-            constraints={"type": "eq", "fun": lambda weights: weights.sum() - 1},
-            options={"ftol": 1e-10},
-        )
-        for start in starts
-    ]
-    best = min(found, key=lambda each: float(each.fun)).x
-    return torch.from_numpy(best / best.sum())

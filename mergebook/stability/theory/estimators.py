@@ -106,16 +106,6 @@ def dissimilarity(products: Tensor, weights: Tensor) -> Estimate:
     return _off_diagonal((weights[:, None, None] * squares).sum(0))
 
 
-def inner_products(products: Tensor) -> Tensor:
-    """⟨∇f_t, ∇f_s⟩ without bias, ``(T, T)``, moved to the nearest Gram matrix."""
-    parts = products.shape[1]
-    same = torch.einsum("tasa->ts", products)
-    table = (products.sum((1, 3)) - same) / (parts * (parts - 1))
-    values, vectors = torch.linalg.eigh((table + table.T) / 2)
-    clipped: Tensor = (vectors * values.clamp(min=0)) @ vectors.T
-    return clipped
-
-
 def _combined(products: Tensor, combination: Tensor) -> Tensor:
     """⟨ĝ_a, ĝ_b⟩ of one combination of the tasks' gradients, ``(m, m)``."""
     factors = combination.to(products)

@@ -419,14 +419,14 @@ def test_entries_name_verdict_paper_and_every_check() -> None:
     assert drawing.counted(table) == "1 holds"
 
 
-def test_a_forest_draws_one_interval_per_primary_check() -> None:
+def test_a_forest_draws_the_weakest_primary_check_of_each_claim() -> None:
     import matplotlib.pyplot as plt
 
-    checks = [Check("it", UP, paper=9.0), Check("that", DOWN), Check("half", UP, role="control")]
-    table, rows = judge([claim("A", checks)])
+    checks = [Check("it", UP, paper=9.0), Check("that", DOWN), Check("half", DOWN, role="control")]
+    table, rows = judge([claim("A", checks), claim("B", checks[:1]), claim("C", checks[2:])])
     figure = drawing.forest(table, rows)
     texts = [text.get_text() for text in figure.axes[0].texts]
-    assert texts == ["A  mixed", "it", "1.1 points", "that", "−1.1 points"]
+    assert texts == ["A  mixed", "that", "−1.1 points", "B  holds", "it", "1.1 points"]
     intervals = [
         line for line in figure.axes[0].lines if line.get_color() in ("#0072b2", "#d55e00")
     ]
@@ -435,8 +435,8 @@ def test_a_forest_draws_one_interval_per_primary_check() -> None:
         for line in intervals
         if len(np.atleast_1d(line.get_xdata())) == 2
     ]
-    assert [ends.min() > 0 for ends in drawn] == [True, False]
-    assert max(abs(ends).max() for ends in drawn) == pytest.approx(1)
+    assert [ends.min() > 0 for ends in drawn] == [False, True]
+    assert [abs(ends).max() for ends in drawn] == pytest.approx([1, 1])
     plt.close(figure)
 
 

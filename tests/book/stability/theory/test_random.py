@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mergebook.stability.theory import bounds
 from mergebook.stability.theory.bounds import Losses
 from mergebook.stability.theory.steps import Training
+from tests.book.stability.theory.quadratics import weighted_descent_bound
 
 ROOM = 1e-9  # for rounding, relative
 CASES = 10_000
@@ -253,7 +254,7 @@ def test_r4_and_the_weighted_bound_hold_with_noise_on_losses_that_are_not_convex
         squared, off = pulled.square().sum(1), (mean - pulled).square().sum(1)
         rows = torch.stack([mean.square().sum(1), off, second], 1).tolist()
         weighted = [
-            sum(bounds.weighted_descent_bound((0.0, first, other, last), losses, plan).values())
+            sum(weighted_descent_bound((0.0, first, other, last), losses, plan).values())
             for first, other, last in rows
         ]
         rises.append(torch.stack([rise @ surrogate, rise.mean(1)]))

@@ -9,7 +9,7 @@ from mergebook.stability.theory import bounds
 from mergebook.stability.theory.bounds import Losses
 from mergebook.stability.theory.quadratics import Quadratics, covered
 from mergebook.stability.theory.steps import Training, sgd
-from tests.book.stability.theory.quadratics import many, random_quadratics
+from tests.book.stability.theory.quadratics import many, random_quadratics, weighted_descent_bound
 
 Opening = tuple[float, float, float, float]
 
@@ -38,9 +38,7 @@ def mixed(seed: int, smoothness: float, reach: float) -> Training:
 def test_the_weighted_bound_by_hand() -> None:
     """Steps 2 and 1, η = 0.1, L = 2, w = (½, ½): τ = 1.5, ω = (⅔, ⅓), max A₃ = 2, A = (1, 0)."""
     plan = Training(0.1, [sgd(2), sgd(1)], many(4, 4), many(8, 8), many(0.5, 0.5))
-    parts = bounds.weighted_descent_bound(
-        (5.0, 3.0, 0.25, 4.0), Losses(2.0, many(1, 1), many(0, 0)), plan
-    )
+    parts = weighted_descent_bound((5.0, 3.0, 0.25, 4.0), Losses(2.0, many(1, 1), many(0, 0)), plan)
     left = 0.01 * 4 * (3 * (2 / 3) / 4 + 6 * 4 * 2)
     noise = 0.15**2 * 2 * (4 / 9 / 4 / 2 + 1 / 9 / 4)
     drift = 0.15 / 2 * ((0.5 + math.sqrt(left)) ** 2 - 0.25)
@@ -54,7 +52,7 @@ def test_the_weighted_bound_is_never_larger_where_both_apply() -> None:
         plan = Training.alike(3, 1 + seed % 6, reach / (1 + seed % 6), batch=2, examples=8)
         losses = Losses(problem.smoothness, problem.noise, many(0, 0, 0))
         both = (
-            bounds.weighted_descent_bound(opening(problem, plan), losses, plan),
+            weighted_descent_bound(opening(problem, plan), losses, plan),
             bounds.descent_bound(problem.opening(plan, plan.weights), losses, plan),
         )
         assert sum(both[0].values()) <= sum(both[1].values()) + 1e-12
