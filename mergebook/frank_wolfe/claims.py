@@ -253,7 +253,7 @@ def samples(load: Load) -> Iterator[Comparison]:
         pairs = [(size, size, f"the same {size} examples") for size in sizes]
         for mine, theirs, words in [*pairs, (sizes[-1], 0, "all")]:
             many = f" with {mine} examples" if not theirs else ""
-            says = f"pictures: {_name(walk)}{many} above multi-task training on {words}"
+            says = f"images: {_name(walk)}{many} above multi-task training on {words}"
             counts = ((walk, mine), ("multitask", theirs))
             sides = [{"method": name, "examples": count} for name, count in counts]
             yield comparison(says, *sides, about={"suite": "vision8"}, result=result, role=role)
@@ -274,17 +274,17 @@ def memory(load: Load) -> Iterator[Comparison]:
 
 
 def pairing(load: Load) -> Iterator[Comparison]:
-    """F8: oracles by layer and by task; by layer free coefficients were not measured."""
+    """F8: oracles per layer and per task; per layer, free coefficients were not measured."""
     pairs = (
-        ("hard: by layer better than by task", HARD, HARD_BY_TASK),
-        ("soft: by task better than by layer", SOFT, SOFT_BY_LAYER),
+        ("hard: per layer better than per task", HARD, HARD_BY_TASK),
+        ("soft: per task better than per layer", SOFT, SOFT_BY_LAYER),
     )
     for suite, (words, network) in NETWORKS.items():
         compare = partial(comparison, about={"suite": suite}, result=f"{suite}-procedures")
         for says, better, worse in pairs:
             pooled = network if better == SOFT else ""
             yield compare(words + says, better, worse, network=pooled)
-        says = f"{words}soft: by task with λ free better than by layer inside the hull"
+        says = f"{words}soft: per task with λ free better than per layer inside the hull"
         yield compare(says, FREE, SOFT_BY_LAYER, role="secondary")
     texts = partial(comparison, about={"suite": "text4"}, result="text4-language", **BITS)
     for says, better, worse in pairs:

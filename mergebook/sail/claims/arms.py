@@ -10,12 +10,11 @@ import pandas as pd
 from mergebook.ledger import Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, Role
 from mergebook.sail.claims import speeds
-from mergebook.sail.claims.spirals import maintained
+from mergebook.sail.claims.spirals import WORDS, maintained
 from mergebook.sail.costs import Account
 from mergebook.sail.read import arms, factorial
 from mergebook.sail.read.reached import bounded
 
-WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, re-basin"}
 GOALS = ("easy", "hard")
 HALVES = "ResNet, halves"
 LABELS, BYOL = f"{HALVES}, probed", f"{HALVES}, BYOL"  # both judged by a probe
@@ -108,7 +107,7 @@ def together(load: Load) -> Iterator[Comparison]:
             yield _final(rows, cell, "SAIL", arms.SAME_RATE, says, "secondary")
     size = {"modality": "GPT", "size": "the paper's", "start": "shared"}
     yield comparison(
-        "GPT of the paper's size, shared start: lower loss than the nearest source alone",
+        "GPT of the paper's size, shared initialisation: lower loss than the nearest source alone",
         *("SAIL", "nearest source"),
         about=size | {"metric": "loss"},
         result=("tinyshakespeare-arms-full", "curves"),
@@ -187,7 +186,7 @@ def fading(load: Load) -> Iterator[Comparison]:
             continue
         main = arm == "SAIL"
         pairs = arms.nearness(rows)
-        says = f"ResNet, deeper, shared start: {arm} gains less from farther away, {goal} goal"
+        says = f"ResNet, deeper, {WORDS['shared']}: {arm} gains less from farther away, {goal} goal"
         about = {"modality": "ResNet", "size": "deeper", "start": "shared", "goal": goal}
         about |= {"better": arm, "per": "target"}
         counted = f"{says} (bounds on {bounded(rows, 'target').sum()} of {len(pairs)} sets)"

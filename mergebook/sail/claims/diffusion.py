@@ -40,7 +40,7 @@ def nearer(load: Load) -> Iterator[Comparison]:
         options: dict[str, Any] = {"where": where, "about": where | {"metric": value}}
         options |= {"value": value, "result": diffusion.judged}
         if value == "log":
-            says = f"{own} nearer to real pictures than {rival} after {read:.0%}, {words}"
+            says = f"{own} nearer to real images than {rival} after {read:.0%}, {words}"
             paper = PAPERS.get(read) if role == "primary" else None
             yield compare(says, own, rival, role=role, unit="log ratio", paper=paper, **options)
         elif own == ALIGNED:
@@ -48,8 +48,8 @@ def nearer(load: Load) -> Iterator[Comparison]:
             yield compare(says, own, rival, role="secondary", unit="MMD²", **options)
     drawn = table[(table["arm"] == ALIGNED) & (table["account"] == "steps")]
     drawn = drawn[drawn["read"] == reads[-1]]
-    real = load(diffusion.floor).query("kind == 'real'").assign(arm="training pictures")
-    says = f"{ALIGNED}, in the end: farther from test pictures than training pictures are"
+    real = load(diffusion.floor).query("kind == 'real'").assign(arm="training images")
+    says = f"{ALIGNED}, in the end: farther from test images than training images are"
     both = {"result": pd.concat([drawn, real]).copy, "value": "log", "about": {"metric": "floor"}}
     both |= {"role": "control", "unit": "log ratio", "falling": False}
-    yield compare(says, ALIGNED, "training pictures", **both)
+    yield compare(says, ALIGNED, "training images", **both)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from mergebook.ledger import Check, Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, Role, pick
+from mergebook.sail.claims.spirals import WORDS
 from mergebook.sail.measure.risk import DRAWS
 from mergebook.sail.read import text
 
@@ -35,7 +36,6 @@ _LEARNED = (
 )
 _ASIDE = tuple((*way[:3], "grown") for way in _LEARNED[1:])
 _MODES = {"grown": "as grown", "alone": "learned", "joint": "learned jointly"}
-_STARTS = {"shared": "shared start", "own": "own starts"}
 
 
 def _case(
@@ -64,9 +64,9 @@ def kept(load: Load) -> Iterator[Comparison]:
         beyond = {"value": ("kept", "scratch"), "worse": {}, "unit": "share", "where": {}}
         about = common["about"] | {"than": "scratch"}
         yield comparison(says, **common | beyond | {"about": about, "result": reached})
-    for family, start, mode in product(FAMILIES, _STARTS, ("alone", "joint")):
+    for family, start, mode in product(FAMILIES, ("shared", "own"), ("alone", "joint")):
         words, _, common = _case(family, ("wider", "mean", "", mode), start)
-        says = f"{words}, average of two, {_STARTS[start]}: more than half is kept"
+        says = f"{words}, average of two, {WORDS[start]}: more than half is kept"
         yield comparison(says, role="secondary", **common, **half)
     for family, way in product(FAMILIES, _LEARNED):
         words, rows, common = _case(family, way)

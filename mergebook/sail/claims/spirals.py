@@ -16,7 +16,11 @@ from mergebook.sail.read import flat, spirals
 
 NEAR_POINTS = 0.5  # of accuracy, to lose at most: "maintains"
 RANKS: dict[str, Any] = {"unit": "rank correlation", "worse": {}, "where": {}}
-WORDS = {"shared": "shared start", "own": "own starts", "re-basin": "own starts, matched"}
+WORDS = {
+    "shared": "shared initialisation",
+    "own": "separate initialisations",
+    "re-basin": "separate initialisations, matched",
+}
 CASES: tuple[tuple[str, Account, Role], ...] = (
     *(("theorem", account, role) for account, role in speeds.ROLES.items()),
     ("nearest source", "A", "control"),

@@ -166,8 +166,8 @@ def batch(load: Load) -> Iterator[Comparison]:
             many = few * BATCHES[1] // BATCHES[0]
             large = VIT.line(load, value, batch_size=BATCHES[1], steps=few)
             small = VIT.line(load, value, batch_size=BATCHES[0], steps=many)
-            says = f", equal pictures: {few} batches of {BATCHES[1]} better than {many}"
-            about = {"batch": f"equal pictures, {few}"}
+            says = f", equal images: {few} batches of {BATCHES[1]} better than {many}"
+            about = {"batch": f"equal images, {few}"}
             yield VIT.compare(says, value, large, small, about=about, role="control")
 
 
@@ -227,7 +227,7 @@ def tasks(load: Load) -> Iterator[Comparison]:
     repeated = load(REPEATED, "test")
     few, many = 2, int(repeated["count"].max())
     same = f", experts of one task: no worse with {many} merged than {few}"
-    different = f", different tasks likewise: better with {few} than {many}"
+    different = f", the same on different tasks: better with {few} than {many}"
     for value, kind in product(UNITS, ("same", "different")):
         words, sides, bound = different, (few, many), 0.0
         if kind == "same":
