@@ -37,7 +37,7 @@ SuiteName = Annotated[
     typer.Option(
         "--suite",
         help="digits2, glyphs8/14/20 (nothing to download), vision8/14/20, imagenet8/14/20, "
-        "text4, sentences8, clip8/14/20 or glue8.",
+        "lite8, text4, sentences8, clip8/14/20 or glue8.",
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Draws splits, heads and the order of training.")]
@@ -45,7 +45,8 @@ Model = Annotated[
     str | None,
     typer.Option(
         help="vit, vit_small, resnet18, resnet18_strided, resnet18_narrow, mlp; "
-        "efficientnet_lite0 for imagenet8/14/20; gpt for text4, minilm for sentences8; "
+        "efficientnet_lite0 for imagenet8/14/20, lite0_imagenet or lite0_small for lite8; "
+        "gpt for text4, minilm for sentences8; "
         "clip-vit-base-patch32, clip-vit-large-patch14 or a CLIP's folder for clip8/14/20; a "
         "RoBERTa for glue8.",
         show_default="the usual one",
@@ -212,24 +213,6 @@ def measure(
     record = measuring.measure(plan, device=device, jobs=jobs)
     write_result(output, record)
     typer.echo(f"Wrote {output}, with {len(record['provenance']['seeds'])} seeds")
-
-
-@app.command()
-def stale(
-    folder: Annotated[Path, typer.Argument(help="Where result files are.")] = Path("results"),
-) -> None:
-    """List the results that were measured by other code than today's, and say why.
-
-    A difference in code need not change a number: it is a reason to look, or to measure again.
-
-    Example: mergebook stale results
-    """
-    from mergebook.lab.catalogue import stale_results
-
-    reasons = stale_results(folder)
-    for name, reason in reasons.items():
-        typer.echo(f"{name}: {reason}")
-    typer.echo(f"{len(reasons)} of {len([*folder.glob('*.json')])} results")
 
 
 def split_settings(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""All studies by name (imported here) and all results: which study made each, by which code."""
+"""All studies by name (imported here) and all results: which study made each."""
 
 import importlib
 import pkgutil
@@ -6,12 +6,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from mergebook import PAPERS
 from mergebook.lab.measuring import Measurement
-from mergebook.lab.results import read_result
 from mergebook.lab.runner import REGISTERED, Study
 from mergelib.hashing import plain
 
@@ -64,20 +62,6 @@ def planned(name: str, suite: str | None = None) -> Measurement:
     )
 
 
-def stale_results(folder: Path) -> dict[str, str]:
-    """File name to why its numbers may differ from what its entry measures today."""
-    known = entries()
-    reasons = {}
-    for file in sorted(folder.glob("*.json")):
-        made = read_result(file)["provenance"]
-        if file.stem not in known:
-            reasons[file.name] = "it has no entry in mergebook/results.toml"
-        elif "study" in known[file.stem]:
-            plan = planned(file.stem)
-            reasons[file.name] = differences(plan, made) or _older_code(made)
-    return {name: reason for name, reason in reasons.items() if reason}
-
-
 def differences(plan: Measurement, made: Mapping[str, Any]) -> str:
     """In what a result's provenance differs from its entry; settings that it lacks do not count."""
     runs = plan.runs()
@@ -93,13 +77,3 @@ def differences(plan: Measurement, made: Mapping[str, Any]) -> str:
     for ours, theirs in zip(planned, measured, strict=False):
         wrong += [f"setting {n!r}" for n in theirs if n in ours and plain(ours[n]) != theirs[n]]
     return f"its entry differs in {', '.join(dict.fromkeys(wrong))}" if wrong else ""
-
-
-def _older_code(made: Mapping[str, Any]) -> str:
-    code, today = made.get("code"), get_study(made["study"]).code
-    if code is None:
-        return "measured before code was recorded"
-    by_seed = code if isinstance(code, dict) else {"all": code}
-    older = [seed for seed, keys in by_seed.items() if keys not in (today, [today] * len(keys))]
-    seeds = "" if len(older) == len(by_seed) else f" (seeds {', '.join(older)})"
-    return f"measured by other code than today's{seeds}" if older else ""
