@@ -96,8 +96,9 @@ def _check_head(models: Mapping[str, StateDict], key: str) -> None:
     owner = next(name for name, model in models.items() if key in model)
     shape = models[owner][key].shape
     for name, model in models.items():
+        common = model.keys() & models[owner].keys()  # else it is another architecture
         table = next(
-            (k for k, t in model.items() if names_table(k) and t.shape == shape and k != key), None
+            (k for k in model if k in common and names_table(k) and model[k].shape == shape), None
         )
         if key not in model and table is not None:
             raise OtherLayout(

@@ -23,9 +23,14 @@ _OTHERS = {
     ".gguf": "llama.cpp (GGUF)",
     ".h5": "Keras (HDF5)",
     ".msgpack": "Flax (msgpack)",
+    ".npy": "NumPy",
+    ".npz": "NumPy",
     ".onnx": "ONNX",
+    ".pb": "TensorFlow",
     ".tflite": "TensorFlow Lite",
 }
+_ARCHIVES = {".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip", ".zst"}
+_TEXTS = {".json", ".md", ".txt", ".yaml", ".yml"}
 _SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pkl", *_OTHERS}
 
 # Files that are a folder's model, as transformers and diffusers name them.
@@ -94,7 +99,13 @@ class Checkpoint(Mapping[str, Tensor]):
             entries, metadata = read_header(file)
             self.metadata |= metadata
         else:
-            entries = read_pickle(file, self.key)
+            try:
+                entries = read_pickle(file, self.key)
+            except ValueError:
+                if path.suffix.lower() not in _ARCHIVES:
+                    raise
+                advice = "unpack it, and pass what it holds"  # timm's `.pth.tar` was read
+                raise _unmerged(path, "an archive", advice) from None
         self._files.append(file)
         self.shards[path] = sorted(entries, key=lambda key: -entries[key].dtype.itemsize)
         self._entries |= {key: entries[key] for key in self.shards[path]}
@@ -209,10 +220,14 @@ def _check_format(path: Path) -> None:
             start = stream.read(4)
         kind = {b"GGUF": _OTHERS[".gguf"], b"\x89HDF": _OTHERS[".h5"]}.get(start)
     if kind is not None:
-        raise ValueError(
-            f"{path} is a file of {kind}, which cannot be merged: use the safetensors or PyTorch "
-            "files from which it was converted"
-        )
+        advice = "use the safetensors or PyTorch files from which it was converted"
+        raise _unmerged(path, f"a file of {kind}", advice)
+    if path.suffix.lower() in _TEXTS:
+        raise _unmerged(path, "a text", "pass the folder of the model, or its weights")
+
+
+def _unmerged(path: Path, what: str, advice: str) -> ValueError:
+    return ValueError(f"{path} is {what}, which cannot be merged: {advice}")
 
 
 def names_hub_model(name: str, folder: Path = Path()) -> bool:

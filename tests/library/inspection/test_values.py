@@ -180,6 +180,15 @@ def test_a_classifier_is_no_head_that_is_tied() -> None:
     assert set(merged) == set(base)
 
 
+def test_another_architecture_is_no_tied_head() -> None:
+    """Whisper's table of tokens has the shape of another model's head, under a name of its own."""
+    other = {"decoder.embed_tokens.weight": torch.zeros(20, 8), "decoder.w": torch.zeros(8, 8)}
+    one = {"model.embed_tokens.weight": torch.zeros(20, 8), "lm_head.weight": torch.zeros(20, 8)}
+    for models in ([one, other], [other, one]):
+        with pytest.raises(ValueError, match="these are models of different architectures"):
+            ml.merge("average", models)
+
+
 def test_modules_that_tie_and_do_not() -> None:
     transformers = pytest.importorskip("transformers")
     models: list[nn.Module] = []

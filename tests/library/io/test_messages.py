@@ -131,7 +131,9 @@ def test_what_training_keeps_beside_weights_is_no_set(tmp_path: Path) -> None:
         load_state_dict(tmp_path / "a.pt")
 
 
-@pytest.mark.parametrize("name", ["model.gguf", "tf_model.h5", "flax_model.msgpack", "model.onnx"])
+@pytest.mark.parametrize(
+    "name", ["model.gguf", "tf_model.h5", "flax_model.msgpack", "model.onnx", "w.npz", "graph.pb"]
+)
 def test_formats_of_other_programs(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
@@ -144,6 +146,21 @@ def test_formats_of_other_programs(tmp_path: Path, name: str) -> None:
     (folder / "weights.bin").write_bytes(b"GGUF\3\0\0\0")
     with pytest.raises(ValueError, match=r"weights.bin is a file of llama.cpp \(GGUF\)"):
         Checkpoint(folder / "weights.bin")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("model.zip", "is an archive, which cannot be merged: unpack it"),
+        ("model.tar.gz", "is an archive, which cannot be merged: unpack it"),
+        ("config.json", "is a text, which cannot be merged: pass the folder of the model"),
+        ("model.safetensors.index.json", "is a text, which cannot be merged: pass the folder"),
+    ],
+)
+def test_files_that_hold_no_weights_themselves(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(ValueError, match=f"{name} {words}"):
+        Checkpoint(tmp_path / name)
 
 
 def test_folders_whose_weights_lie_deeper(tmp_path: Path) -> None:
