@@ -148,6 +148,9 @@ class Method:
             if name not in defaults:
                 names = ", ".join(defaults) or "none"
                 names += "; use merge_files" if name in ("tokenizer", "chat_template") else ""
+                near = difflib.get_close_matches(name, defaults, 1)
+                names += f"; did you mean {near[0]!r}?" if near else ""
+                names += "; the base is pretrained=" if name in ("base", "base_model") else ""
                 raise TypeError(f"{self.name} has no hyperparameter {name!r}; it has: {names}")
         fitting = check_settings if self.family == "rule" else check_fits
         fitting(self.annotations, hyperparameters)
@@ -220,6 +223,9 @@ def get_method(name: str, family: str = "rule") -> Method:
 
     A rule's name may end in that of a calibration, as in ``"ties+svc"``.
     """
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise TypeError(f"the method is a {kind}, expected its name before the models")
     names = method_names(family)
     first, plus, last = name.partition("+")
     if plus and family == "rule" and (first in names or last in method_names("calibration")):

@@ -159,7 +159,9 @@ def check_tensor(
 ) -> None:
     """Raise ``ValueError`` unless ``actual`` is a tensor of the expected shape and dtype."""
     if not isinstance(actual, Tensor):
-        raise ValueError(f"{name}[{key!r}] is a {type(actual).__name__}, expected a tensor")
+        hint = ": pass that alone if it holds the weights" if isinstance(actual, Mapping) else ""
+        kind = type(actual).__name__
+        raise ValueError(f"{name}[{key!r}] is a {kind}, expected a tensor{hint}")
     if actual.shape != expected.shape:
         raise Misfit(
             f"{name}[{key!r}] has shape {tuple(actual.shape)}, "

@@ -224,6 +224,7 @@ def test_merges_that_are_refused(run: Run, models: tuple[Path, list[Path]], tmp_
     assert refused("ties", a, b, "-p", base, "-s", "densty=0.1").startswith(
         "ties has no hyperparameter 'densty'; it has: density, weights"
     )
+    assert refused("ties", a, b, "-s", f"base_model={base}").endswith("; the base is --pretrained")
     assert refused("ties", a, b, "-p", base, "-s", "density=2").startswith("density is 2, expected")
     assert refused("ties", a, b, "-p", base, "-s", "scale=big").startswith("scale is 'big', expect")
     assert refused("average", a, b, "-s", "weights=0.2,x").startswith("weights[1] is 'x', expect")

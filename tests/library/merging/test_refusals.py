@@ -24,6 +24,19 @@ def test_unknown_methods() -> None:
         merge("xyz", [{}])
 
 
+def test_what_is_meant_is_said() -> None:
+    """Names of other programs, arguments in another order, and the dictionary of a training."""
+    model = {"w": torch.ones(2)}
+    with pytest.raises(TypeError, match=r"'weight'; it has: .*; did you mean 'weights'\?$"):
+        merge("average", [model], weight=[1.0])
+    with pytest.raises(TypeError, match=r"'base'; it has: .*; the base is pretrained=$"):
+        merge("ties", [model], base=model)
+    with pytest.raises(TypeError, match="the method is a list, expected its name before the"):
+        merge([model], "average")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"\['model'\] is a dict, .*: pass that alone if it holds"):
+        merge("average", [{"model": model, "epoch": 3}])  # type: ignore[dict-item]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_unknown_hyperparameters(name: str) -> None:
     pretrained, experts = make_family()
