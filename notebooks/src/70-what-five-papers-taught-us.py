@@ -274,7 +274,7 @@ With a sixteenth of the training examples, 1,600 steps are more than 200 passes 
 
 On MiniLM, with the four tasks of shortest sentences, CART's lead is {text(minilm_after["frozen"].loc[25])} points after 25 steps and {text(minilm_after["frozen"].loc[400])} after 400 under frozen
 heads. Under fitted ones it is {text(minilm_after["fitted"].loc[25])} and {text(minilm_after["fitted"].loc[400])}. Neither change can be told from zero. From 100 to 400 steps, the experts change by
-{text(longer.loc["individual"])} points, so our experts of 125 steps are close to where their test accuracy stops.
+{text(longer.loc["individual"])} points, so nothing shows that our experts of 125 steps ended too early.
 """)
 )
 
