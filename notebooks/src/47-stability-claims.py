@@ -42,7 +42,7 @@ display(
     Markdown(f"**The {len(table)} claims of the stability framework: {drawing.counted(table)}.**")
 )
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "For each claim, the primary check that speaks most against it, in its own unit. The black line is its bound: an interval wholly to the right of it, or wholly in a grey band, speaks for the claim. Grey bands are what counts as equal. The paper gives no figures to compare with.", "name": "fig-ledger-stability"}, "image": {"alt": "One interval for each claim: the weakest of its primary checks, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list all checks in words."}}
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "For each claim, the primary check that speaks most against it, in its own unit and scale. The black line is its bound: an interval wholly to the right of it, or wholly in a grey band, speaks for the claim. Grey bands are what counts as equal. The paper gives no figures to compare with.", "name": "fig-ledger-stability"}, "image": {"alt": "One interval for each claim: the weakest of its primary checks, drawn as a distance from the bound that it must leave to the right, and its value. The entries below the figure list all checks in words."}}
 drawing.forest(table, checks)
 plt.show()
 
