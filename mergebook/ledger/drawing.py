@@ -45,10 +45,10 @@ def forest(table: pd.DataFrame, checks: pd.DataFrame) -> Figure:
         if check := weakest(checks[checks["claim"] == row.claim]):
             drawn.append((row, check))
     texts = [textwrap.wrap(str(check.what), WIDTH) for _, check in drawn]
-    rows = sum(1.5 + 0.75 * len(text) for text in texts)
-    figure, ax = plt.subplots(figsize=(7.2, 0.225 * rows + 0.7))
+    heights = [1.5 + 0.75 * len(text) for text in texts]
+    figure, ax = plt.subplots(figsize=(7.2, 0.225 * sum(heights) + 0.7))
     place = 0.0
-    for (row, check), text in zip(drawn, texts, strict=True):
+    for (row, check), text, height in zip(drawn, texts, heights, strict=True):
         title = f"{row.claim}  {row.verdict}"
         ax.text(LEFT, place, title, fontsize=10.5, weight="bold", va="center")
         middle = place + 0.6 + 0.375 * len(text)
@@ -57,7 +57,7 @@ def forest(table: pd.DataFrame, checks: pd.DataFrame) -> Figure:
         ax.text(LEFT + 0.08, middle, "\n".join(text), fontsize=8.6, va="center", linespacing=1)
         ax.text(RIGHT, middle, number(check), fontsize=8.6, va="center", ha="right")
         ax.plot([0, 0], [middle - 0.7, middle + 0.7], color="black", lw=1, zorder=0)
-        place += 1.5 + 0.75 * len(text)
+        place += height
     mine = pd.DataFrame([check for _, check in drawn])
     ax.set(ylim=(place - 0.4, -0.8), xlim=(LEFT, RIGHT), xticks=[], yticks=[])
     for side in ("left", "bottom"):

@@ -29,8 +29,11 @@ _OTHERS = {
     ".pb": "TensorFlow",
     ".tflite": "TensorFlow Lite",
 }
-_ARCHIVES = {".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip", ".zst"}
-_TEXTS = {".json", ".md", ".txt", ".yaml", ".yml"}
+# What cannot be read as a pickle, and what to pass instead.
+_ARCHIVE = "an archive", "unpack it, and pass what it holds"
+_TEXT = "a text", "pass the folder of the model, or its weights"
+_INSTEAD = dict.fromkeys((".7z", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip", ".zst"), _ARCHIVE)
+_INSTEAD |= dict.fromkeys((".json", ".md", ".txt", ".yaml", ".yml"), _TEXT)
 _SUFFIXES = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pkl", *_OTHERS}
 
 # Files that are a folder's model, as transformers and diffusers name them.
@@ -102,10 +105,9 @@ class Checkpoint(Mapping[str, Tensor]):
             try:
                 entries = read_pickle(file, self.key)
             except ValueError:
-                if path.suffix.lower() not in _ARCHIVES:
+                if path.suffix.lower() not in _INSTEAD:
                     raise
-                advice = "unpack it, and pass what it holds"  # timm's `.pth.tar` was read
-                raise _unmerged(path, "an archive", advice) from None
+                raise _unmerged(path, *_INSTEAD[path.suffix.lower()]) from None
         self._files.append(file)
         self.shards[path] = sorted(entries, key=lambda key: -entries[key].dtype.itemsize)
         self._entries |= {key: entries[key] for key in self.shards[path]}
@@ -222,8 +224,6 @@ def _check_format(path: Path) -> None:
     if kind is not None:
         advice = "use the safetensors or PyTorch files from which it was converted"
         raise _unmerged(path, f"a file of {kind}", advice)
-    if path.suffix.lower() in _TEXTS:
-        raise _unmerged(path, "a text", "pass the folder of the model, or its weights")
 
 
 def _unmerged(path: Path, what: str, advice: str) -> ValueError:

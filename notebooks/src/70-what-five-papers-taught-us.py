@@ -272,9 +272,9 @@ The lead of CART over task arithmetic hardly depends on the length: it is {early
 With a sixteenth of the training examples, 1,600 steps are more than 200 passes over them. From 400 to 1,600 steps the experts then change by
 {text(few.loc["individual"])} points and CART by {text(few.loc["cart"])}, no detectable change.
 
-On MiniLM, with the four tasks of shortest sentences, CART's lead is {text(minilm_after["frozen"].loc[25])} points after 25 steps and {text(minilm_after["frozen"].loc[400])} after 400 under frozen
-heads. Under fitted ones it is {text(minilm_after["fitted"].loc[25])} and {text(minilm_after["fitted"].loc[400])}. Neither change can be told from zero. From 100 to 400 steps, the experts change by
-{text(longer.loc["individual"])} points, so nothing shows that our experts of 125 steps ended too early.
+MiniLM's experts were trained on the four tasks with the shortest sentences. CART's lead is {text(minilm_after["frozen"].loc[25])} points after 25 steps and
+{text(minilm_after["frozen"].loc[400])} after 400 under frozen heads, and {text(minilm_after["fitted"].loc[25])} and {text(minilm_after["fitted"].loc[400])} under fitted heads. The intervals of both changes contain zero. The experts'
+accuracy changes by {text(longer.loc["individual"])} points from 100 to 400 steps, so we see no sign that MiniLM's experts on the other pages, which have 125 steps, were stopped too early.
 """)
 )
 
