@@ -6,24 +6,33 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from mergelib.hashing import digest_of_state
 from mergelib.io import Checkpoint, save_state_dict
 
+__all__ = ["VERSION", "Timeout", "cached"]
+
 VERSION = 1  # of what cached files mean; raise it to leave old caches behind
 
 
 def cached(
-    file: Path, make: Callable[[], Mapping[str, Tensor]], origin: Mapping[str, Any]
+    file: Path,
+    make: Callable[[], Mapping[str, Tensor]],
+    origin: Mapping[str, Any],
+    *,
+    wait: bool = True,
 ) -> dict[str, Tensor]:
-    """The state dict in a file of this origin; if it is absent or damaged, made and written now."""
+    """The state dict in a file of this origin; if it is absent or damaged, made and written now.
+
+    While another process is making it, wait, or with ``wait=False`` raise `Timeout`.
+    """
     state, _ = _read_cached(file)  # files appear whole, so reading takes no lock
     if state is not None:
         return state
     file.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(file.with_suffix(".lock")):
+    with FileLock(file.with_suffix(".lock"), timeout=-1 if wait else 0):
         state, flaw = _read_cached(file)  # which another process may have written meanwhile
         if state is not None:
             return state

@@ -11,7 +11,7 @@ from joblib import Parallel, delayed
 from torch import Tensor, nn
 
 from mergebook.suites.backbones import load_backbone
-from mergebook.suites.caching import VERSION, cached
+from mergebook.suites.caching import VERSION, Timeout, cached
 from mergebook.suites.families import Family, family_of
 from mergebook.suites.models import scale_pixels, to_tokens
 from mergebook.suites.training import Recipe, fine_tune
@@ -119,26 +119,36 @@ def _trained_zoo(
         jobs = min(torch.get_num_threads(), len(missing))
         if jobs > 1 and torch.device(device).type == "cpu":
             pool = Parallel(n_jobs=jobs, return_as="generator")
-            made = pool(delayed(_expert)(files[name], training(name), origin) for name in missing)
+            made = pool(
+                delayed(_expert)(files[name], training(name), origin, wait=False)
+                for name in missing
+            )
             for name, _ in zip(missing, made, strict=True):
                 bar.update(steps[name])
-        experts = {}
-        for name in suite.tasks:
-            train = training(name, on_step=lambda *_: bar.update())
-            state = _expert(files[name], train, origin)
-            experts[name] = {key: value.to(device) for key, value in state.items()}
+        found: dict[str, dict[str, Tensor]] = {}
+        for wait in (False, True):  # what another process is making comes last
+            for name in [name for name in suite.tasks if name not in found]:
+                train = training(name, on_step=lambda *_: bar.update())
+                if state := _expert(files[name], train, origin, wait):
+                    found[name] = {key: value.to(device) for key, value in state.items()}
+    experts = {name: found[name] for name in suite.tasks}
     together = fingerprint("".join(keys.values()))
     return replace(zoo, experts=experts, files=files, fingerprint=together)
 
 
 def _expert(
-    file: Path, train: Callable[[], dict[str, Tensor]], origin: Mapping[str, Any]
-) -> dict[str, Tensor]:
-    """An expert, from the cache or fine-tuned on one thread: how many threads shows in its bits."""
+    file: Path, train: Callable[[], dict[str, Tensor]], origin: Mapping[str, Any], wait: bool
+) -> dict[str, Tensor] | None:
+    """An expert, from the cache or fine-tuned on one thread: how many threads shows in its bits.
+
+    None while another process makes it, unless one is to ``wait``.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return cached(file, train, origin)
+        return cached(file, train, origin, wait=wait)
+    except Timeout:
+        return None
     finally:
         torch.set_num_threads(threads)
 
