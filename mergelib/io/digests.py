@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +44,7 @@ def hashing(inputs: Mapping[str, Checkpoint]) -> Iterator[Callable[[], dict[str,
         return {NOTE: json.dumps(hashes)}
 
     files = {file.path: file for model in inputs.values() for file in model.files}
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1)) as pool:  # one core is to merge
         hashed = {path: pool.submit(sha256, file) for path, file in files.items()}
         try:
             yield metadata
