@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from torch import Tensor
 
 from mergelib.hashing import digest_of_state
 from mergelib.io import Checkpoint, save_state_dict
-
-__all__ = ["VERSION", "Timeout", "cached"]
 
 VERSION = 1  # of what cached files mean; raise it to leave old caches behind
 
@@ -26,7 +24,7 @@ def cached(
 ) -> dict[str, Tensor]:
     """The state dict in a file of this origin; if it is absent or damaged, made and written now.
 
-    While another process is making it, wait, or with ``wait=False`` raise `Timeout`.
+    While another process is making it, wait, or with ``wait=False`` raise `filelock.Timeout`.
     """
     state, _ = _read_cached(file)  # files appear whole, so reading takes no lock
     if state is not None:

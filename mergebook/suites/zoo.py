@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import Timeout
 from joblib import Parallel, delayed
 from torch import Tensor, nn
 
 from mergebook.suites.backbones import load_backbone
-from mergebook.suites.caching import VERSION, Timeout, cached
+from mergebook.suites.caching import VERSION, cached
 from mergebook.suites.families import Family, family_of
 from mergebook.suites.models import scale_pixels, to_tokens
 from mergebook.suites.training import Recipe, fine_tune

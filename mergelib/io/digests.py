@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +43,7 @@ def hashing(inputs: Mapping[str, Checkpoint]) -> Iterator[Callable[[], dict[str,
         return {NOTE: json.dumps(hashes)}
 
     files = {file.path: file for model in inputs.values() for file in model.files}
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1)) as pool:  # one core is to merge
+    with ThreadPoolExecutor() as pool:
         hashed = {path: pool.submit(sha256, file) for path, file in files.items()}
         try:
             yield metadata
