@@ -20,7 +20,9 @@ def unchanged(models: Sequence[Tensor]) -> Tensor:
 
 
 @rule(paper="li2026when", family="calibration", elsewhere=unchanged)
-def svc(models: Sequence[Tensor], pretrained: Tensor, *, svc_alpha: Positive = 1.0) -> Tensor:
+def svc(
+    models: Sequence[Tensor], pretrained: Tensor, *, svc_alpha: Positive | None = None
+) -> Tensor:
     """SVC: shrink singular values of the merged task matrix in directions that experts share.
 
     U S Vᵀ of the merged task matrix becomes U diag(γ) S Vᵀ. With T experts, γ_r = T / Σ_t max(α,
@@ -35,19 +37,21 @@ def svc(models: Sequence[Tensor], pretrained: Tensor, *, svc_alpha: Positive = 1
 
     Hyperparameters:
         svc_alpha: α, the smallest coefficient; 1 only shrinks, and a smaller one also enlarges
-            directions that the merge has weakened. The authors take 1/T, and 1 with `tsv`.
+            directions that the merge has weakened. None is 1/T, which the authors take; with
+            `tsv` they take 1.
     """
+    count = len(models) - 1
+    least = 1 / count if svc_alpha is None else svc_alpha
     u, merged = left_factors(models[0] - pretrained)
     total = torch.zeros_like(merged[:, 0])
-    for t in range(1, len(models)):  # free each cast copy before the next is made
+    for t in range(1, count + 1):  # free each cast copy before the next is made
         task_matrix = models[t] - pretrained
         responses = u.T @ task_matrix
         squares = responses.square().sum(1)
         responds = squares > NEGLIGIBLE**2 * task_matrix.square().sum()
         coefficients = (merged * responses).sum(1) / squares
-        total += torch.where(responds, coefficients, 0).clamp(min=svc_alpha)
-    factors = (len(models) - 1) / total
-    return torch.addmm(pretrained, u * factors, merged)
+        total += torch.where(responds, coefficients, 0).clamp(min=least)
+    return torch.addmm(pretrained, u * (count / total), merged)
 
 
 @rule(paper="skorobogat2025subspace", family="calibration", elsewhere=unchanged)

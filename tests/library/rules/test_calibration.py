@@ -49,8 +49,11 @@ def test_a_case_by_hand() -> None:
     experts[1]["w"][1, 1] = 0
     summed = ml.merge("task_arithmetic", experts, pretrained=base, scale=1.0)
     assert summed["w"].tolist() == [[4, 0], [0, 1]]
-    calibrated = ml.merge("task_arithmetic+svc", experts, pretrained=base, scale=1.0)
-    torch.testing.assert_close(calibrated["w"], experts[0]["w"])
+    # At scale 1 coefficients are 2 and 2, 1 and none, which counts as α: γ = 1 / 2 and 2 / (1 + α).
+    for options, factor in (({}, 2 / 1.5), ({"svc_alpha": 1.0}, 1)):
+        calibrated = ml.merge("task_arithmetic+svc", experts, pretrained=base, **options, scale=1.0)
+        expected = torch.tensor([[2.0, 0.0], [0.0, factor]])
+        torch.testing.assert_close(calibrated["w"], expected)
     # At scale 0.25 coefficients are 0.5 and 0.5, 0.25 and none: γ = 1 / 0.5 and 2 / (0.25 + 0.2).
     options: dict[str, Any] = {"scale": 0.25, "svc_alpha": 0.2}
     calibrated = ml.merge("task_arithmetic+svc", experts, pretrained=base, **options)
@@ -87,7 +90,8 @@ def test_orthogonal_experts_are_left_alone(scale: float) -> None:
     experts = [{"w": base + (u[:, part] * s[part]) @ vh[part]} for part in parts]
     how: dict[str, Any] = {"pretrained": {"w": base}, "scale": scale}
     plain = ml.merge("task_arithmetic", experts, **how)
-    torch.testing.assert_close(ml.merge("task_arithmetic+svc", experts, **how), plain)
+    found = ml.merge("task_arithmetic+svc", experts, svc_alpha=1.0, **how)
+    torch.testing.assert_close(found, plain)
 
 
 @pytest.mark.filterwarnings("ignore:expert 0 is the pretrained model")
@@ -96,24 +100,28 @@ def test_experts_without_a_change() -> None:
     theta = base["layer.weight"]
     assert torch.equal(svc([theta] * 3, theta), theta)
     found = ml.merge("task_arithmetic+svc", [base, experts[0]], pretrained=base, scale=2.0)
-    # Coefficients are 2, and 1 for the expert that is the base: γ = 2 / 3.
-    expected = theta.lerp(experts[0]["layer.weight"], 4 / 3)
+    # Coefficients are 2, and α = 1 / 2 for the expert that is the base: γ = 2 / 2.5.
+    expected = theta.lerp(experts[0]["layer.weight"], 1.6)
     torch.testing.assert_close(found["layer.weight"], expected)
 
 
 @pytest.mark.parametrize("shape", [(40, 90), (90, 40)])
 @pytest.mark.parametrize("method", ["iso_c", "tsv"])
 def test_equal_and_zero_singular_values(method: str, shape: tuple[int, int]) -> None:
-    """Whatever the directions, nothing grows; and those that the merge lacks stay zero."""
+    """Whatever the directions, no value grows by more than 1/α, and zeros stay zero."""
     base, *experts = ({"layer.weight": each} for each in matrices(*shape))
     theta = base["layer.weight"]
-    plain, found = (
-        torch.linalg.svdvals(ml.merge(name, experts, pretrained=base)["layer.weight"] - theta)
-        for name in (method, f"{method}+svc")
-    )
-    assert (found <= plain * (1 + 1e-4) + 1e-6).all()
-    assert found.norm() > 0.3 * plain.norm()
-    assert found.norm() < 0.999 * plain.norm()
+
+    def sizes(name: str, **options: float) -> Tensor:
+        merged = ml.merge(name, experts, pretrained=base, **options)
+        return torch.linalg.svdvals(merged["layer.weight"] - theta)
+
+    plain = sizes(method)
+    for alpha, options in ((1 / len(experts), {}), (1.0, {"svc_alpha": 1.0})):
+        found = sizes(f"{method}+svc", **options)
+        assert (found <= plain / alpha * (1 + 1e-4) + 1e-5).all()
+        assert found.norm() > 0.3 * plain.norm()
+        assert found.norm() < 0.999 * plain.norm() or alpha < 1
 
 
 def test_boosting_by_hand() -> None:
