@@ -37,7 +37,7 @@ SuiteName = Annotated[
     typer.Option(
         "--suite",
         help="digits2, glyphs8/14/20 (nothing to download), vision8/14/20, imagenet8/14/20, "
-        "lite8, text4, sentences8, clip8/14/20 or glue8.",
+        "lite8, text4, sentences8 or clip8/14/20.",
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Draws splits, heads and the order of training.")]
@@ -47,8 +47,7 @@ Model = Annotated[
         help="vit, vit_small, resnet18, resnet18_strided, resnet18_narrow, mlp; "
         "efficientnet_lite0 for imagenet8/14/20, lite0_imagenet or lite0_small for lite8; "
         "gpt for text4, minilm for sentences8; "
-        "clip-vit-base-patch32, clip-vit-large-patch14 or a CLIP's folder for clip8/14/20; a "
-        "RoBERTa for glue8.",
+        "clip-vit-base-patch32, clip-vit-large-patch14 or a CLIP's folder for clip8/14/20.",
         show_default="the usual one",
     ),
 ]

@@ -3,7 +3,7 @@
 ``digits2`` is scikit-learn's handwritten digits cut in two; ``glyphs8/14/20`` are rendered from
 fonts; ``vision8/14/20`` are real images from prepared files, ``imagenet8/14/20`` the same for a
 network pretrained on ImageNet. ``text4`` is four texts, ``sentences8`` sentences to classify.
-``clip8/14/20`` are the papers' own tasks at 224 pixels, ``glue8`` eight tasks on sentences.
+``clip8/14/20`` are the papers' own tasks at 224 pixels.
 """
 
 from collections.abc import Sequence

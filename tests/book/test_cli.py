@@ -190,9 +190,7 @@ def test_an_unknown_suite(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     message = fail(run, *command, "--suite", "digits3")
-    assert message.startswith(
-        "unknown suite 'digits3'; known: clip8, clip14, clip20, glue8, digits2"
-    )
+    assert message.startswith("unknown suite 'digits3'; known: clip8, clip14, clip20, digits2")
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
 
@@ -252,7 +250,7 @@ def test_a_package_that_is_not_there(
         return real(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", lacking)
-    message = fail(run, "zoo", "build", "--suite", "glue8", "--model", tmp_path)
+    message = fail(run, "zoo", "build", "--suite", "clip8", "--model", tmp_path)
     assert "pip install 'mergelib-book[hub]'" in message
 
 

@@ -1,7 +1,6 @@
 """The families of suites that come with the package; importing this registers them all."""
 
 from mergebook.suites.families import clip as clip
-from mergebook.suites.families import glue as glue
 from mergebook.suites.families import imagenet as imagenet
 from mergebook.suites.families import pictures as pictures
 from mergebook.suites.families import sentences as sentences

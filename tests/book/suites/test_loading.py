@@ -133,9 +133,7 @@ def test_a_subset_needs_only_its_own_files(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(
-        ValueError, match=r"unknown suite 'glyphs9'; known: clip8, .*glue8, digits2, glyphs8"
-    ):
+    with pytest.raises(ValueError, match=r"unknown suite 'glyphs9'; known: clip8, .*digits2, gl"):
         load_suite("glyphs9")
     with pytest.raises(ValueError, match="unknown task 'mnist' of glyphs8; known: greek"):
         load_suite("glyphs8", tasks=["mnist"])

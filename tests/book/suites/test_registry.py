@@ -109,7 +109,7 @@ def test_unknown_suites_list_all(families: dict[str, Family]) -> None:
     register(make_family())
     with pytest.raises(ValueError, match=r"unknown suite 'tables3'; known: .*glyphs20.*, tables2$"):
         load_suite("tables3")
-    known = "clip digits glue glyphs imagenet lite sentences texts vision"
+    known = "clip digits glyphs imagenet lite sentences texts vision"
     assert set(families) == {*known.split(), "tables"}
 
 

@@ -12,12 +12,24 @@ from sklearn.metrics import matthews_corrcoef
 from torch import Tensor, nn
 
 import mergelib as ml
-from mergebook.suites.families.glue import CORRELATION, MATTHEWS, squared_error
 from mergebook.suites.models import scale_pixels, to_tokens
-from mergelib.evaluation.tasks import LOSS, Split, Suite, Task, as_stored
+from mergelib.evaluation.tasks import LOSS, Metric, Split, Suite, Task, as_stored
 
 N, CLASSES = 60, 3
 LABELS = torch.arange(N) % CLASSES
+
+
+def squared_error(outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
+    return F.mse_loss(outputs.flatten(), labels, reduction=reduction)
+
+
+def correlation(outputs: Tensor, labels: Tensor) -> float:
+    pair = outputs.flatten(), labels
+    return float(pearsonr(*pair)[0] + spearmanr(*pair)[0]) / 2
+
+
+CORRELATION = Metric("correlation", correlation, of_classes=False)
+MATTHEWS = Metric("matthews", lambda outputs, labels: matthews_corrcoef(labels, outputs.argmax(1)))
 
 
 class Scaled(nn.Module):
@@ -105,9 +117,6 @@ def test_regression() -> None:
     noisy = replace(task, test=Split(inputs.flip(1), targets))
     score = (pearsonr(inputs[:, 1], targets)[0] + spearmanr(inputs[:, 1], targets)[0]) / 2
     assert judge(noisy, First())["score"] == pytest.approx(score, abs=1e-6)
-    wrong = replace(task, test=Split(inputs, targets), loss=squared_error)
-    with pytest.raises(ValueError, match=r"outputs have shape \(7, 3\), expected one for each"):
-        judge(wrong, Reading(1.0))
 
 
 def test_matthews() -> None:
