@@ -31,7 +31,7 @@ from mergelib.io import load_state_dict, save_state_dict
 from mergelib.progress import progress
 
 COUNT = 8  # experts
-TIME_LIMIT = 150  # seconds, with the making of the models
+TIME_LIMIT = 300  # seconds, with the making of the models
 MEMORY_LIMIT = 16 * 2**30  # bytes of addresses
 # Of each case and method: this library's hyperparameters, then the peer's class or mergekit's name
 MEMORY: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
