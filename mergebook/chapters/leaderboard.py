@@ -46,7 +46,7 @@ FITTED = {
 DATA |= dict.fromkeys(FITTED.values(), LABELLED)
 # Methods that must know the task of each input when the merged model is used.
 TASK_KNOWN = ("surgery", "surgery+cart", *COMPRESSED.values())
-RULES = ("baselines", "baselines-others", "since", "boosting", "svc-published", "doge", "esm")
+RULES = ("baselines", "baselines-others", "since", "boosting", "svc", "doge", "esm")
 PROCEDURES = ("procedures", "procedures-others", "regmean")
 PARTS = (*RULES, *PROCEDURES, "compression", "fresh_heads")
 # The variants of procedures that stand for them, as the results name them.
@@ -62,7 +62,7 @@ _LABELS = {
     "CART-Indexing, 8%": "CART-Indexing",
     **{
         f"{base}+{then}": f"{words} on {label(base)}"
-        for base in ("task_arithmetic", "ties", "cart", "iso_c")
+        for base in ("task_arithmetic", "ties", "cart", "tsv", "iso_c")
         for then, words in {"svc": "SVC", "subspace_boosting": "subspace boosting"}.items()
     },
     "surgery": "Surgery on the average",
