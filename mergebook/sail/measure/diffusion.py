@@ -15,13 +15,7 @@ from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.sail.costs import count_flops
 from mergebook.sail.measure.latents import Plan, World, prepare, quality
-from mergebook.sail.networks.diffusion import (
-    Projector,
-    SiT,
-    on_the_way,
-    repa_loss,
-    velocity_loss,
-)
+from mergebook.sail.networks.diffusion import Projector, SiT, on_the_way, repa_loss, velocity_loss
 from mergebook.suites.types import Zoo
 from mergelib.sail import grow
 from mergelib.training import make_optimiser, seeded, shuffled, train
@@ -41,12 +35,8 @@ class Weights(NamedTuple):
 
 
 PLAIN, REPA, ALIGNED, GROWN = "SiT", "REPA", "REPA + J", "REPA, grown"
-ARMS = {
-    PLAIN: Weights(),
-    REPA: Weights(repa=0.5),
-    ALIGNED: Weights(repa=0.5, align=0.5),
-    GROWN: Weights(repa=0.5),
-}
+_HALF = Weights(repa=0.5)
+ARMS = {PLAIN: Weights(), REPA: _HALF, ALIGNED: _HALF._replace(align=0.5), GROWN: _HALF}
 ALONE, SOURCE = "alignment alone", "source"  # what comes before `ALIGNED` (Eq. 14) and `GROWN`
 TRAININGS = {**ARMS, ALONE: Weights(velocity=0.0, align=1.0), SOURCE: Weights()}
 RATES: Mapping[str, float] = {  # of 1e-3, 3e-3, 1e-2 and 3e-2, at which some trainings diverge

@@ -98,18 +98,10 @@ def prepare(zoo: Zoo, plan: Plan) -> World:
         {"pictures": name, "count": len(rows), **_distances(judge(rows), real)}
         for name, rows in near.items()
     ]
+    labels, names = data.train.labels.to(device), tuple(data.class_names)
+    represent.requires_grad_(False)
     return World(
-        latents,
-        data.train.labels.to(device),
-        tuple(data.class_names),
-        wanted,
-        represent.requires_grad_(False),
-        picture,
-        judge,
-        real,
-        floor,
-        flops,
-        seed,
+        latents, labels, names, wanted, represent, picture, judge, real, floor, flops, seed
     )
 
 

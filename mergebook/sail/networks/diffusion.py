@@ -25,33 +25,25 @@ class AutoEncoder(nn.Sequential):
     """Encoder of images ``(B, 3, 32, 32)`` in -1..1 to latents ``(B, 4, 8, 8)``, and decoder."""
 
     def __init__(self, width: int = 32) -> None:
-        encoder = nn.Sequential(
-            nn.Conv2d(3, width, 3, stride=2, padding=1),
-            nn.GELU(),
-            nn.Conv2d(width, 2 * width, 3, stride=2, padding=1),
-            nn.GELU(),
-            nn.Conv2d(2 * width, CHANNELS, 1),
-        )
-        decoder = nn.Sequential(
-            nn.Conv2d(CHANNELS, 2 * width, 3, padding=1),
-            nn.GELU(),
-            nn.ConvTranspose2d(2 * width, width, 4, stride=2, padding=1),
-            nn.GELU(),
-            nn.ConvTranspose2d(width, 3, 4, stride=2, padding=1),
-        )
+        wide = 2 * width
+        halved = [nn.Conv2d(3, width, 3, stride=2, padding=1), nn.GELU()]
+        halved += [nn.Conv2d(width, wide, 3, stride=2, padding=1), nn.GELU()]
+        encoder = nn.Sequential(*halved, nn.Conv2d(wide, CHANNELS, 1))
+        doubled = [nn.Conv2d(CHANNELS, wide, 3, padding=1), nn.GELU()]
+        doubled += [nn.ConvTranspose2d(wide, width, 4, stride=2, padding=1), nn.GELU()]
+        decoder = nn.Sequential(*doubled, nn.ConvTranspose2d(width, 3, 4, stride=2, padding=1))
         super().__init__(encoder, decoder)
 
 
 class GatedBlock(nn.Module):
     """A transformer block whose norms and branches a condition scales, shifts and gates."""
 
-    def __init__(self, width: int, heads: int, mlp_ratio: int) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width, elementwise_affine=False)
         self.attn = Attention(width, heads)
         self.norm2 = nn.LayerNorm(width, elementwise_affine=False)
-        self.fc1 = nn.Linear(width, mlp_ratio * width)
-        self.fc2 = nn.Linear(mlp_ratio * width, width)
+        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.modulation = nn.Linear(width, 6 * width)
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
@@ -69,9 +61,7 @@ class SiT(nn.Module):
 
     pos_embed: Tensor
 
-    def __init__(
-        self, width: int = 96, depth: int = 6, heads: int = 6, mlp_ratio: int = 4, classes: int = 10
-    ) -> None:
+    def __init__(self, width: int, depth: int, heads: int, classes: int = 10) -> None:
         super().__init__()
         self.width, self.classes = width, classes
         patch = CHANNELS * 4
@@ -79,7 +69,7 @@ class SiT(nn.Module):
         self.register_buffer("pos_embed", _grid(SIDE // 2, width))
         self.time = nn.Sequential(nn.Linear(TIMES, width), nn.SiLU(), nn.Linear(width, width))
         self.label = nn.Embedding(classes + 1, width)
-        self.blocks = nn.ModuleList([GatedBlock(width, heads, mlp_ratio) for _ in range(depth)])
+        self.blocks = nn.ModuleList([GatedBlock(width, heads) for _ in range(depth)])
         self.norm = nn.LayerNorm(width, elementwise_affine=False)
         self.modulation = nn.Linear(width, 2 * width)
         self.out = nn.Linear(width, patch)
@@ -113,21 +103,15 @@ class SiT(nn.Module):
             nn.init.normal_(cast(Tensor, module.weight), std=0.02)
         gates = [cast(GatedBlock, block).modulation for block in self.blocks]
         for linear in (*gates, self.modulation, self.out):
-            nn.init.zeros_(linear.weight)
-            nn.init.zeros_(linear.bias)
+            nn.init.zeros_(linear.weight)  # its bias is zero already
 
 
 class Projector(nn.Sequential):
     """From tokens ``(B, 16, width)`` to as many representations ``(B, 16, size)``, as in REPA."""
 
     def __init__(self, width: int, size: int) -> None:
-        super().__init__(
-            nn.Linear(width, 2 * width),
-            nn.SiLU(),
-            nn.Linear(2 * width, 2 * width),
-            nn.SiLU(),
-            nn.Linear(2 * width, size),
-        )
+        first, second = nn.Linear(width, 2 * width), nn.Linear(2 * width, 2 * width)
+        super().__init__(first, nn.SiLU(), second, nn.SiLU(), nn.Linear(2 * width, size))
 
 
 class LatentToRepresentation(nn.Module):
@@ -135,13 +119,10 @@ class LatentToRepresentation(nn.Module):
 
     def __init__(self, size: int, hidden: int = 32) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(CHANNELS, hidden, 3, padding=1),
-            nn.GELU(),
-            nn.Conv2d(hidden, 2 * hidden, 2, stride=2),
-            nn.GELU(),
-            nn.Conv2d(2 * hidden, size, 3, padding=1),
-        )
+        first = nn.Conv2d(CHANNELS, hidden, 3, padding=1)
+        halved = nn.Conv2d(hidden, 2 * hidden, 2, stride=2)
+        last = nn.Conv2d(2 * hidden, size, 3, padding=1)
+        self.layers = nn.Sequential(first, nn.GELU(), halved, nn.GELU(), last)
 
     def forward(self, latents: Tensor) -> Tensor:
         tokens: Tensor = self.layers(latents).flatten(2).transpose(1, 2)
