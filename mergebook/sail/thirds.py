@@ -21,7 +21,12 @@ def mean_thirds(blocks: Tensor) -> list[Tensor]:
 
 def random_thirds(count: int, seed: int) -> list[Tensor]:
     """Thirds that differ in nothing: the null beside `mean_thirds`."""
-    return _cut(torch.randperm(count, generator=torch.Generator().manual_seed(seed)))
+    return _cut(permuted(count, seed))
+
+
+def permuted(count: int, seed: int) -> Tensor:
+    """Numbers below a count in an order that a seed draws."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
 def _cut(order: Tensor) -> list[Tensor]:

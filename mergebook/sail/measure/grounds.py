@@ -21,7 +21,7 @@ from mergebook.sail.measure.text import SECOND, divided, mixed, texts_of
 from mergebook.sail.measure.training import State, Texts, load_corpus
 from mergebook.sail.measure.transfers import SMALL, TARGET, Build, Schedule, Transfer
 from mergebook.sail.networks.byol import BYOL, linear_probe, train_byol
-from mergebook.sail.thirds import histograms
+from mergebook.sail.thirds import histograms, permuted
 from mergebook.suites.data.texts import TEXTS
 from mergebook.suites.families import family_of, pictures
 from mergebook.suites.loading import load_suite
@@ -96,10 +96,8 @@ def _known(*, rendered: bool) -> list[LabelledSet]:
 
 def _apart(seen: LabelledSet, seed: int) -> tuple[LabelledSet, Task]:
     """A set of images without some of its classes, and the task that these make."""
-    generator = torch.Generator().manual_seed(stable_seed("held out", seed))
-    held, kept = torch.randperm(len(seen.class_names), generator=generator).split(
-        [HELD["classes"], len(seen.class_names) - HELD["classes"]]
-    )
+    order = permuted(len(seen.class_names), stable_seed("held out", seed))
+    held, kept = order[: HELD["classes"]], order[HELD["classes"] :]
     names = [tuple(seen.class_names[k] for k in classes) for classes in (held, kept)]
     train, test = (_of_classes(split, kept) for split in (seen.train, seen.test))
     rest = replace(seen, class_names=names[1], train=train, test=test)
@@ -126,23 +124,14 @@ def text_transfer(source: Texts) -> Transfer:
         size = {"vocabulary": plan.vocabulary, "context": plan.context}
         return lambda part: GPT(width, depth, heads, **size)
 
+    name = "GPT" if source.profile == "default" else f"GPT, {source.profile}"
+    builds = {size: build(*sizes) for size, sizes in GPTS[source.profile].items()}
+    data = [*map(corpus.windows, seen), target.train], target.choose, target.judge
     blocks = [corpus.blocks[rows].double() for rows in (*seen, target_rows.train)]
-    return Transfer(
-        "GPT" if source.profile == "default" else f"GPT, {source.profile}",
-        "",
-        {name: build(*size) for name, size in GPTS[source.profile].items()},
-        (),
-        [*map(corpus.windows, seen), target.train],
-        target.choose,
-        target.judge,
-        [histograms(table, plan.vocabulary) for table in blocks],
-        Schedule(plan.source_steps, plan.source_rate, plan.batch_size),
-        to_tokens,
-        source.seed,
-        answers=True,
-        copied=("twice",),
-        device=source.device,
-    )
+    shares = [histograms(table, plan.vocabulary) for table in blocks]
+    schedule = Schedule(plan.source_steps, plan.source_rate, plan.batch_size)
+    usual: dict[str, Any] = {"answers": True, "copied": ("twice",), "device": source.device}
+    return Transfer(name, "", builds, (), *data, shares, schedule, to_tokens, source.seed, **usual)
 
 
 def picture_transfer(
@@ -158,8 +147,7 @@ def picture_transfer(
     name = LEARNING[learning]
     if len(known) == 1:
         name = name.replace("ResNet", f"ResNet, {HALVES}", 1)
-        generator = torch.Generator().manual_seed(stable_seed("halves", seed))
-        halves = torch.randperm(len(known[0].class_names), generator=generator).chunk(2)
+        halves = permuted(len(known[0].class_names), stable_seed("halves", seed)).chunk(2)
         parts = [_of_classes(parts[0], half) for half in halves]
     outputs = [int(split.labels.max()) + 1 for split in (*parts, task.train)]
 
@@ -171,22 +159,13 @@ def picture_transfer(
         return network
 
     splits = [*parts, task.train]
+    builds, head = {size: build(*sizes) for size, sizes in RESNETS.items()}, ("1.weight", "1.bias")
+    pixels = [_described(split, task.transform, seed) for split in splits]
+    data = (splits, task.validation, task.test, pixels)
+    usual: dict[str, Any] = {"answers": False, "copied": [*RESNETS][1:], "device": device}
     kind = Transfer if learning == "labels" else Unlabelled if learning == "byol" else Probed
     return kind(
-        name,
-        task.name,
-        {name: build(*size) for name, size in RESNETS.items()},
-        ("1.weight", "1.bias"),
-        splits,
-        task.validation,
-        task.test,
-        [_described(split, task.transform, seed) for split in splits],
-        SCHEDULES[learning],
-        task.transform,
-        seed,
-        answers=False,
-        copied=[name for name in RESNETS if name != SMALL],
-        device=device,
+        name, task.name, builds, head, *data, SCHEDULES[learning], task.transform, seed, **usual
     )
 
 
@@ -217,16 +196,10 @@ class Unlabelled(Probed):
     def trained(
         self, net: nn.Module, split: Split, steps: Sequence[int], rate: float
     ) -> dict[int, State]:
-        found = train_byol(
-            _body(net),
-            self.transform(split.inputs),
-            steps=max(steps),
-            batch_size=self.schedule.batch_size,
-            learning_rate=rate,
-            kept_at=steps,
-            momentum=MOMENTUM,
-            seed=stable_seed("order", self.seed),
-        )
+        options: dict[str, Any] = {"steps": max(steps), "learning_rate": rate, "kept_at": steps}
+        options |= {"batch_size": self.schedule.batch_size, "momentum": MOMENTUM}
+        options["seed"] = stable_seed("order", self.seed)
+        found = train_byol(_body(net), self.transform(split.inputs), **options)
         return {
             step: {**net.state_dict(), **{f"0.{key}": value for key, value in body.items()}}
             for step, body in found.items()
@@ -253,6 +226,5 @@ def _of_classes(split: Split, classes: Tensor) -> Split:
 
 def _described(split: Split, transform: Transform, seed: int) -> Tensor:
     """8 x 8 pixels of three colours of `DESCRIBED` of a split's images, drawn."""
-    generator = torch.Generator().manual_seed(stable_seed("described", seed))
-    rows = torch.randperm(len(split), generator=generator)[:DESCRIBED]
+    rows = permuted(len(split), stable_seed("described", seed))[:DESCRIBED]
     return F.adaptive_avg_pool2d(transform(split.inputs[rows]), 8).flatten(1).double()
