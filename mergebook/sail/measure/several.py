@@ -3,12 +3,10 @@
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
 from mergebook.lab.results import Tables
 from mergebook.lab.runner import study
 from mergebook.sail.measure.text import FACTORS, described, divided, mixed, texts_of
-from mergebook.sail.measure.training import Corpus, State, Texts, load_corpus
+from mergebook.sail.measure.training import State, Texts, load_corpus
 from mergebook.suites.models import GPT, to_tokens
 from mergelib import merge, shrink
 from mergelib.hashing import stable_seed
@@ -65,7 +63,13 @@ def several_sources(
         starts.append(("theorem", count, merge("average", sources[:count], weights=found)))
         starts.append(("uniform", count, merge("average", sources[:count])))
     if start == "shared":
-        shrunk = shrunken(corpus, seen[nearest])
+        plan = corpus.plan
+        with seeded(stable_seed("start", "larger", corpus.seed)):
+            size = {"vocabulary": plan.vocabulary, "context": plan.context, "mlp_ratio": 8}  # not 4
+            large = GPT(plan.width, 2 * plan.depth, plan.heads, **size).to(corpus.device)
+        inputs = to_tokens(corpus.windows(seen[nearest], SHRUNK_ON).inputs.to(corpus.device))
+        state = corpus.source(large, seen[nearest], "larger")
+        shrunk = shrink(large, corpus.model("shared"), inputs, state=state)
         starts += [
             ("scratch", 0, corpus.model("scratch").state_dict()),
             ("longer", 1, longer),
@@ -80,14 +84,3 @@ def several_sources(
         for row in corpus.retrained(state, target)
     ]
     return {"curves": curves, "weights": [{"start": start, **row} for row in weights]}
-
-
-def shrunken(corpus: Corpus, rows: Tensor) -> State:
-    """A source of some blocks with twice the blocks and hidden units, in the target's shape."""
-    plan = corpus.plan
-    with seeded(stable_seed("start", "larger", corpus.seed)):
-        size = {"vocabulary": plan.vocabulary, "context": plan.context, "mlp_ratio": 8}
-        model = GPT(plan.width, 2 * plan.depth, plan.heads, **size).to(corpus.device)
-    inputs = to_tokens(corpus.windows(rows, SHRUNK_ON).inputs.to(corpus.device))
-    state = corpus.source(model, rows, "larger")
-    return shrink(model, corpus.model("shared"), inputs, state=state)
