@@ -18,13 +18,11 @@ from mergebook.sail.read.reached import bounded
 GOALS = ("easy", "hard")
 HALVES = "ResNet, halves"
 LABELS, BYOL = f"{HALVES}, probed", f"{HALVES}, BYOL"  # both judged by a probe
-MAIN = {  # sizes by modality
-    "GPT": "half wider",
-    "ResNet": "deeper",
-    **dict.fromkeys((HALVES, BYOL), "half wider"),
-}
+MAIN = {**dict.fromkeys(("GPT", HALVES, BYOL), "half wider"), "ResNet": "deeper"}  # by modality
 TABLE = ("scratch", "LiGO", "uniform", "greedy soup")  # the rows of the paper's Table 2
 _KEYS = ["modality", "size", "start"]
+ALL = (arms.starts, arms.pictured, arms.halved, arms.unlabelled)  # with labels and without
+TIMED = (arms.lasting, arms.pictured, arms.halved, arms.unlabelled_lasting)  # where goals are
 Cases = list[tuple[str, str, Account, Role]]
 
 
@@ -43,18 +41,6 @@ def _of_main_size(table: pd.DataFrame) -> pd.DataFrame:
 def _keys_of(rows: pd.DataFrame) -> tuple[str, ...]:
     """What identifies an arm's rows in a cell: seeds, and targets, a sample, where it has many."""
     return speeds.TARGETS if rows["target"].nunique() > 1 else SEED
-
-
-def _all(load: Load) -> pd.DataFrame:
-    """Starts of texts and of images, with labels and without."""
-    parts = (arms.starts, arms.pictured, arms.halved, arms.unlabelled)
-    return pd.concat([load(part) for part in parts])
-
-
-def _timed(load: Load) -> pd.DataFrame:
-    """Starts where there are goals: of texts, and of images with labels and by BYOL."""
-    parts = (arms.lasting, arms.pictured, arms.halved, arms.unlabelled_lasting)
-    return pd.concat([load(part) for part in parts])
 
 
 def _speeds(
@@ -94,12 +80,12 @@ def faster(load: Load) -> Iterator[Comparison]:
         ("random, same scale", "scratch", "A", "control"),
         ("nearest source", "scratch", "A", "control"),
     ]
-    yield from _faster(_of_main_size(_timed(load)), cases, pooled="easy")
+    yield from _faster(_of_main_size(pd.concat(map(load, TIMED))), cases, pooled="easy")
 
 
 def together(load: Load) -> Iterator[Comparison]:
     """S16, of larger networks: SAIL against the nearest source, in loss at equal cost and speed."""
-    for words, cell, rows in _cells(_of_main_size(_all(load))):
+    for words, cell, rows in _cells(_of_main_size(pd.concat(map(load, ALL)))):
         says = f"{words}: lower loss than the nearest source alone, at equal cost"
         yield _final(rows, cell, "SAIL", "nearest source", says, "primary")
         if arms.SAME_RATE in {*rows["arm"]}:
@@ -119,7 +105,7 @@ def together(load: Load) -> Iterator[Comparison]:
         keys=SEED,
         role="secondary",
     )
-    table = _of_main_size(_timed(load))
+    table = _of_main_size(pd.concat(map(load, TIMED)))
     averaged: dict[str, Any] = {"speed_ups": _over_targets, "keys": SEED, "role": "secondary"}
     for account in get_args(Account):
         pair, says = ("SAIL", "nearest source"), "faster than the nearest source alone"
@@ -147,7 +133,7 @@ def merged(load: Load) -> Iterator[Comparison]:
 
 def better(load: Load) -> Iterator[Comparison]:
     """S10, of larger networks: accuracy after as many FLOPs as scratch takes in all its steps."""
-    cases: list[tuple[pd.DataFrame, str, Role]] = [(_all(load), "", "secondary")]
+    cases: list[tuple[pd.DataFrame, str, Role]] = [(pd.concat(map(load, ALL)), "", "secondary")]
     for longer in map(load, (arms.longer, arms.lasting, arms.unlabelled_lasting)):
         cases.append((longer, f" of {int(longer['last'].max()):,} steps", "primary"))
     for table, end, role in cases:
@@ -227,7 +213,7 @@ def ahead(load: Load) -> Iterator[Comparison]:
 
 def sizes(load: Load) -> Iterator[Comparison]:
     """S17: log₂ speed-up over scratch at the sizes that S1 does not have, of texts and images."""
-    table = pd.concat([load(arms.lasting), load(arms.halved)])
+    table = pd.concat(map(load, (arms.lasting, arms.halved)))
     cases: Cases = [
         *(("SAIL", "scratch", account, role) for account, role in speeds.ROLES.items()),
         ("SAIL", "random, same scale", "A", "control"),

@@ -10,6 +10,7 @@ import pandas as pd
 from mergebook.ledger import Check, Comparison, Load, comparison
 from mergebook.ledger.checks import SEED, Role, pick
 from mergebook.sail.claims.spirals import WORDS
+from mergebook.sail.measure.kept import LEARNED
 from mergebook.sail.measure.risk import DRAWS
 from mergebook.sail.read import text
 
@@ -29,11 +30,7 @@ CLEAR = 0.25  # of AUC: half-way from chance to certainty
 GROUPED = 0.25  # of a mean silhouette: parts at or below are usually taken for no clusters
 # What the paper's own maps are: what is grown, by which start of width and of depth, learned or not
 _PLAIN = tuple(("wider", scheme, "", "grown") for scheme in ("svd_random", "svd", "interpolate"))
-_LEARNED = (
-    ("wider", "svd", "", "alone"),
-    ("deeper", "", "stack", "alone"),
-    ("both", "svd", "stack", "alone"),
-)
+_LEARNED = tuple((*way, "alone") for way in LEARNED[1:])
 _ASIDE = tuple((*way[:3], "grown") for way in _LEARNED[1:])
 _MODES = {"grown": "as grown", "alone": "learned", "joint": "learned jointly"}
 

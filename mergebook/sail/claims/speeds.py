@@ -17,12 +17,8 @@ from mergebook.sail.read.reached import SIDES, wanting
 ROLES: dict[Account, Role] = {"A": "primary", "B": "secondary", "C": "secondary"}
 TARGETS = ("seed", "target")
 VALUES = ("speed", *SIDES)
-WORDS: dict[Limit, str] = {
-    "": "",
-    "least": " (a lower bound)",
-    "most": " (an upper bound)",
-    "none": " (no factor)",
-}
+WORDS: dict[Limit, str] = {"": "", "none": " (no factor)"}
+WORDS |= {"least": " (a lower bound)", "most": " (an upper bound)"}
 
 
 def faster(
