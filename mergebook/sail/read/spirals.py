@@ -50,11 +50,8 @@ def compared() -> pd.DataFrame:
         "nearest source": swept.merge(chosen, on=[*_KEYS, "gamma"]),
         "scratch": scratch.drop(columns=["reading", "start"]).merge(nearer[_KEYS], on="seed"),
     }
-    table = (
-        stacked(parts, "method")
-        .drop(columns="arm")
-        .assign(first_step=study.EVERY, last=study.EPOCHS)
-    )
+    table = stacked(parts, "method").drop(columns="arm")
+    table = table.assign(first_step=study.EVERY, last=study.EPOCHS)
     flops = {name: (costs.step, costs.added, costs.sources) for name, costs in COSTS.items()}
     columns = pd.DataFrame(flops, index=FLOPS).T.rename_axis("method")
     table = table.merge(columns.reset_index(), on="method")

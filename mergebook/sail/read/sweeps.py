@@ -34,9 +34,7 @@ def mixed() -> pd.DataFrame:
         "nearest source": sweep.merge(distances[_CELL].assign(gamma=nearer), on=[*_CELL, "gamma"]),
         "uniform": sweep[sweep["gamma"] == 0.5],
     }
-    table = stacked(
-        {name: part[[*_CELL, "gamma", "judge"]] for name, part in parts.items()}, "method"
-    )
+    table = stacked(parts, "method")[[*_CELL, "gamma", "judge", "method"]]
     return table.rename(columns={"judge": "loss"})
 
 
