@@ -39,9 +39,8 @@ _PICTURED = ("scratch", "scratch, published", *_FROM_WEIGHTS)
 # size "deepest", for the farther source, for "scratch, published" and learned maps of pictures, nor
 # at "deeper" for more than scratch, the nearest source and SAIL: these have rates of arms alike.
 TABLE = (
-    Row(_GPT, ("scratch", "scratch, published"), Rates(1e-3)),
+    Row(_GPT, ("scratch", "scratch, published", "farther source"), Rates(1e-3)),
     Row(_GPT, ("nearest source", "Net2Net", "greedy soup", "bert2BERT", "SAIL"), Rates(1e-3)),
-    Row(_GPT, ("farther source",), Rates(1e-3)),
     Row(_GPT, ("own size", "stack", "uniform", "SAIL, distilled"), Rates(3e-3)),
     Row(_GPT, ("LiGO", "SAIL, learned"), Rates(1e-3, 1e-3)),
     Row(_GPT, ("LiGO, published",), Rates(1e-3, 1e-2)),

@@ -174,10 +174,9 @@ class Sources:
 
     def costs(self, start: Start) -> dict[str, int]:
         """FLOPs of a start, as `arms` tells them."""
-        source = self.transfer.step_flops(self.nets[0]) if start.sources else 0
-        source *= self.transfer.schedule.source_steps
+        sources = start.sources * self.transfer.schedule.source_steps
+        sources *= self.transfer.step_flops(self.nets[0]) if sources else 0
         step = self.transfer.step_flops(start.net)
-        sources = start.sources * source
         return {"step_flops": step, "added_flops": start.added, "source_flops": sources}
 
     def _weights(self, arm: Arm) -> tuple[list[float], int]:
@@ -209,12 +208,11 @@ class Sources:
 
     def _grown(self, net: nn.Module, arm: Arm) -> list[State]:
         """Both sources in the larger network's shape."""
-        one, two = (source.state_dict() for source in self._matched(arm))
         options: dict[str, Any] = {"width": arm.width, "depth": arm.depth, "noise": arm.noise}
-        draws = (torch.Generator().manual_seed(self.transfer.seed) for _ in range(2))
         return [
-            grow(self.nets[0], net, state=state, generator=generator, **options)
-            for state, generator in zip((one, two), draws, strict=True)
+            grow(self.nets[0], net, state=source.state_dict(), generator=generator, **options)
+            for source in self._matched(arm)
+            for generator in [torch.Generator().manual_seed(self.transfer.seed)]
         ]
 
     def _matched(self, arm: Arm) -> list[nn.Module]:

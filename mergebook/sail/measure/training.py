@@ -22,14 +22,9 @@ GAMMAS = tuple(round(-1 + 0.1 * i, 1) for i in range(31))  # the paper's, with 0
 FINE = (-0.5, -0.25, 0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.25, 1.5)
 _MODEL = {"width": 384, "depth": 6, "heads": 6, "context": 256}  # nanoGPT's, of characters
 # 400 such steps see a training set of half a megabyte about 20 times.
-_TRAINING = {
-    "batch_size": 64,
-    "source_steps": 400,
-    "source_rate": 1e-3,
-    "rate": 1e-3,
-    "judged": 100,
-}
-PROFILES: dict[str, dict[str, Any]] = {"default": {}, "full": {**_MODEL, **_TRAINING}}
+_TRAINING = {"batch_size": 64, "source_steps": 400, "judged": 100}
+_RATES = dict.fromkeys(("source_rate", "rate"), 1e-3)
+PROFILES: dict[str, dict[str, Any]] = {"default": {}, "full": {**_MODEL, **_TRAINING, **_RATES}}
 State = dict[str, Tensor]
 Part = TypeVar("Part")
 
