@@ -87,24 +87,15 @@ def together(load: Load) -> Iterator[Comparison]:
     """S16, of larger networks: SAIL against the nearest source, in loss at equal cost and speed."""
     for words, cell, rows in _cells(_of_main_size(pd.concat(map(load, ALL)))):
         says = f"{words}: lower loss than the nearest source alone, at equal cost"
-        yield _final(rows, cell, "SAIL", "nearest source", says, "primary")
+        yield _final(rows, cell, says, "primary", "SAIL", "nearest source")
         if arms.SAME_RATE in {*rows["arm"]}:
             says = f"{words}: lower loss than the {arms.SAME_RATE}, at equal cost"
-            yield _final(rows, cell, "SAIL", arms.SAME_RATE, says, "secondary")
-    size = {"modality": "GPT", "size": "the paper's", "start": "shared"}
-    yield comparison(
-        "GPT of the paper's size, shared initialisation: lower loss than the nearest source alone",
-        *("SAIL", "nearest source"),
-        about=size | {"metric": "loss"},
-        result=("tinyshakespeare-arms-full", "curves"),
-        where={"step": 400},
-        by="arm",
-        value="judge",
-        falling=True,
-        unit="nats",
-        keys=SEED,
-        role="secondary",
-    )
+            yield _final(rows, cell, says, "secondary", "SAIL", arms.SAME_RATE)
+    says = f"GPT of the paper's size, {WORDS['shared']}: lower loss than the nearest source alone"
+    about = {"modality": "GPT", "size": "the paper's", "start": "shared", "metric": "loss"}
+    full: dict[str, Any] = {"result": ("tinyshakespeare-arms-full", "curves"), "keys": SEED}
+    full |= {"where": {"step": 400}, "by": "arm", "value": "judge", "falling": True, "unit": "nats"}
+    yield comparison(says, "SAIL", "nearest source", about=about, role="secondary", **full)
     table = _of_main_size(pd.concat(map(load, TIMED)))
     averaged: dict[str, Any] = {"speed_ups": _over_targets, "keys": SEED, "role": "secondary"}
     for account in get_args(Account):
@@ -150,16 +141,11 @@ def labelled(load: Load) -> Iterator[Comparison]:
     means = table.groupby(["modality", "arm", "seed", "cell"])["loss"].mean()
     names = {"labels": LABELS, "BYOL": BYOL}
     gains = {name: means[kind, "scratch"] - means[kind, "SAIL"] for name, kind in names.items()}
-    yield comparison(
-        "ResNet, halves: SAIL gains more with labels than without, in loss",
-        about={"modality": HALVES, "better": "labels", "worse": "BYOL"},
-        worse={},
-        result=pd.DataFrame(gains).reset_index,
-        value=("labels", "BYOL"),
-        keys=("seed", "cell"),
-        unit="nats",
-        columns="designed",
-    )
+    says = "ResNet, halves: SAIL gains more with labels than without, in loss"
+    about = {"modality": HALVES, "better": "labels", "worse": "BYOL"}
+    both: dict[str, Any] = {"worse": {}, "value": ("labels", "BYOL"), "keys": ("seed", "cell")}
+    both |= {"result": pd.DataFrame(gains).reset_index, "unit": "nats", "columns": "designed"}
+    yield comparison(says, about=about, **both)
 
 
 def fading(load: Load) -> Iterator[Comparison]:
@@ -195,17 +181,17 @@ def ahead(load: Load) -> Iterator[Comparison]:
         for rival in TABLE:
             if {"SAIL", rival} <= {*rows["arm"]}:
                 says = f"{words}: SAIL ends lower than {rival}, after as many steps"
-                yield _final(rows, cell, "SAIL", rival, says, "primary", account="A")
+                yield _final(rows, cell, says, "primary", "SAIL", rival, account="A")
     for (words, cell, rows), arm in product([*_cells(table)], ("SAIL", "SAIL, learned")):
         for rival in arms.BASELINES:
             if {arm, rival} <= {*rows["arm"]}:
                 says = f"{words}: {arm} ends lower than {rival}"
-                yield _final(rows, cell, arm, rival, says, "secondary")
+                yield _final(rows, cell, says, "secondary", arm, rival)
     for words, cell, rows in _cells(table):
         if "SAIL" in {*rows["arm"]}:
             best = arms.best_baseline(rows)
             says = f"{words}: SAIL ends lower than the best baseline, {best}"
-            yield _final(rows, cell, "SAIL", best, says, "secondary", worse="best")
+            yield _final(rows, cell, says, "secondary", "SAIL", best, worse="best")
     for rival, account in product(arms.BASELINES, get_args(Account)):
         pair, says = ("SAIL", rival, "late", account), f"SAIL faster than {rival}"
         yield from _speeds(table, *pair, says, role="secondary", keys=SEED)
@@ -231,19 +217,13 @@ def taught(load: Load) -> Iterator[Comparison]:
     for words, cell, rows in _cells(table):
         if {*pair} <= {*rows["arm"]}:
             says = f"{words}: lower in the end with distillation"
-            yield _final(rows, cell, *pair, says, "primary")
+            yield _final(rows, cell, says, "primary", *pair)
 
 
 def _final(
-    rows: pd.DataFrame,
-    cell: dict[str, str],
-    arm: str,
-    rival: str,
-    says: str,
-    role: Role,
-    **about: str,
+    rows: pd.DataFrame, cell: dict[str, str], says: str, role: Role, *pair: str, **about: str
 ) -> Comparison:
-    """The final loss of a rival less that of an arm, in a cell's rows."""
+    """The final loss of the second of two arms less that of the first, in a cell's rows."""
     options: dict[str, Any] = {"keys": _keys_of(rows), "role": role, "result": rows.copy}
     options |= {"about": cell | {"metric": "loss"} | about, "by": "arm"}
-    return comparison(says, arm, rival, value="loss", falling=True, **options)
+    return comparison(says, *pair, value="loss", falling=True, **options)

@@ -42,10 +42,7 @@ def faster(
 
 
 def measured(
-    says: str,
-    speed_ups: Callable[[pd.DataFrame], pd.DataFrame],
-    keys: tuple[str, ...],
-    rows: pd.DataFrame,
+    says: str, speed_ups: Callable[..., pd.DataFrame], keys: tuple[str, ...], rows: pd.DataFrame
 ) -> Mapping[str, Any]:
     """Speed-ups above 1; where steps are not known, the values are bounds.
 

@@ -155,9 +155,8 @@ def chained(load: Load) -> Iterator[Comparison]:
         rises = f"{names[link[1]]} rises with {names[link[0]]}"
         role: Role = "secondary" if start == "re-basin" else "primary"
         options: dict[str, Any] = RANKS | {"kind": "correlation", "value": link, "role": role}
-        wide = table[table["start"] == start].pivot(
-            index="seed", columns=["cell", "link"], values="value"
-        )
+        own = table[table["start"] == start]
+        wide = own.pivot(index="seed", columns=["cell", "link"], values="value")
         for reading in READINGS:
             pairs = (wide[f"{reading} 1"] - wide[f"{reading} 2"])[[*link]].reset_index
             words, _, compare = _cell(reading, start, pairs, link=link[1])
