@@ -8,7 +8,7 @@ The profile ``full`` of texts is for a GPU: the paper's GPT of six blocks and wi
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings
 from mergebook.sail.costs import count_flops
 from mergebook.sail.measure.text import SECOND, divided, mixed, texts_of
-from mergebook.sail.measure.training import State, Texts, load_corpus
-from mergebook.sail.measure.transfers import SMALL, TARGET, Build, Schedule, Transfer
+from mergebook.sail.measure.training import States, Texts, load_corpus
+from mergebook.sail.measure.transfers import SMALL, TARGET, Schedule, Transfer
 from mergebook.sail.networks.byol import BYOL, linear_probe, train_byol
 from mergebook.sail.thirds import histograms, permuted
 from mergebook.suites.data.texts import TEXTS
@@ -120,12 +120,12 @@ def text_transfer(source: Texts) -> Transfer:
     target_rows = mixed(fresh, (SHARE, 1 - SHARE), source.seed)
     target = corpus.target(target_rows)
 
-    def build(width: int, depth: int, heads: int) -> Build:
-        size = {"vocabulary": plan.vocabulary, "context": plan.context}
-        return lambda part: GPT(width, depth, heads, **size)
+    def network(size: str, part: int) -> nn.Module:
+        sizes = {"vocabulary": plan.vocabulary, "context": plan.context}
+        return GPT(*GPTS[source.profile][size], **sizes)
 
     name = "GPT" if source.profile == "default" else f"GPT, {source.profile}"
-    builds = {size: build(*sizes) for size, sizes in GPTS[source.profile].items()}
+    builds = {size: partial(network, size) for size in GPTS[source.profile]}
     data = [*map(corpus.windows, seen), target.train], target.choose, target.judge
     blocks = [corpus.blocks[rows].double() for rows in (*seen, target_rows.train)]
     shares = [histograms(table, plan.vocabulary) for table in blocks]
@@ -149,19 +149,17 @@ def picture_transfer(
         name = name.replace("ResNet", f"ResNet, {HALVES}", 1)
         halves = permuted(len(known[0].class_names), stable_seed("halves", seed)).chunk(2)
         parts = [_of_classes(parts[0], half) for half in halves]
-    outputs = [int(split.labels.max()) + 1 for split in (*parts, task.train)]
+    parts.append(task.train)
+    outputs = [int(split.labels.max()) + 1 for split in parts]
 
-    def build(width: int, *blocks: int) -> Build:
-        def network(part: int) -> nn.Module:
-            body = ResNet(width, blocks)
-            return nn.Sequential(body, nn.Linear(body.width, outputs[part]))
+    def network(size: str, part: int) -> nn.Module:
+        width, *blocks = RESNETS[size]
+        body = ResNet(width, tuple(blocks))
+        return nn.Sequential(body, nn.Linear(body.width, outputs[part]))
 
-        return network
-
-    splits = [*parts, task.train]
-    builds, head = {size: build(*sizes) for size, sizes in RESNETS.items()}, ("1.weight", "1.bias")
-    pixels = [_described(split, task.transform, seed) for split in splits]
-    data = (splits, task.validation, task.test, pixels)
+    builds, head = {size: partial(network, size) for size in RESNETS}, ("1.weight", "1.bias")
+    pixels = [_described(split, task.transform, seed) for split in parts]
+    data = (parts, task.validation, task.test, pixels)
     usual: dict[str, Any] = {"answers": False, "copied": [*RESNETS][1:], "device": device}
     kind = Transfer if learning == "labels" else Unlabelled if learning == "byol" else Probed
     return kind(
@@ -193,9 +191,7 @@ class Probed(Transfer):
 class Unlabelled(Probed):
     """The same for networks that learn without labels, by BYOL; heads stay as they are."""
 
-    def trained(
-        self, net: nn.Module, split: Split, steps: Sequence[int], rate: float
-    ) -> dict[int, State]:
+    def trained(self, net: nn.Module, split: Split, steps: Sequence[int], rate: float) -> States:
         options: dict[str, Any] = {"steps": max(steps), "learning_rate": rate, "kept_at": steps}
         options |= {"batch_size": self.schedule.batch_size, "momentum": MOMENTUM}
         options["seed"] = stable_seed("order", self.seed)

@@ -15,7 +15,7 @@ from mergebook.lab.runner import Loaded, Run, refuse_zoo_settings, study
 from mergebook.sail.costs import count_flops, loop_flops
 from mergebook.sail.measure.sources import NOISE
 from mergebook.sail.measure.text import texts_of
-from mergebook.sail.measure.training import State, Texts, by_adam, load_corpus
+from mergebook.sail.measure.training import State, States, Texts, by_adam, load_corpus
 from mergebook.sail.measure.transfers import settled
 from mergebook.sail.thirds import random_thirds
 from mergebook.suites.data.texts import TEXTS
@@ -128,7 +128,7 @@ def kept(
     weights), ``mode`` (``grown``, or learned ``alone`` or ``joint``), ``loss`` (nats) and ``kept``.
     ``trained``, of the learned ones: ``rate`` and ``flops`` of maps, ``extra`` steps that cost as
     much, losses ``after`` `FURTHER` steps, and ``plain``, after `FURTHER` + ``extra`` steps from a
-    start of `_plain`.
+    start that keeps the function, else a stack.
     """
     tables: Tables = {"starts": [], "trained": []}
     for family, build in ground.builds.items():
@@ -257,7 +257,10 @@ class Bench(Brief):
         model, first = self.fresh(grown), self.ground.parts[2].first(self.ground.batch_size)
         step = count_flops(lambda: cross_entropy(model(first.inputs), first.labels).backward())
         extra = {id(start): round(start.flops / step) for start in learned}
-        plain = self._after(_plain(starts), {FURTHER + more for more in extra.values()})
+        models = {tuple(start.words.values()): start.model for start in starts}
+        ways = product(("mean", ""), ("identity", "stack", ""), ("one",), ("grown",))
+        first_way = next(way for way in ways if way in models)  # keeps the function, else stacks
+        plain = self._after(models[first_way], {FURTHER + more for more in extra.values()})
         for start in learned:
             more = extra[id(start)]
             after = self._after(start.model, {FURTHER})[FURTHER]
@@ -298,18 +301,9 @@ class Bench(Brief):
             for budget in budgets
         }
 
-    def states(
-        self, model: nn.Module, split: Split, steps: Sequence[int], rate: float
-    ) -> dict[int, State]:
+    def states(self, model: nn.Module, split: Split, steps: Sequence[int], rate: float) -> States:
         seed = stable_seed("order", self.seed)
         return by_adam(model, split, steps, rate, batch_size=self.ground.batch_size, seed=seed)
-
-
-def _plain(starts: Sequence[Start]) -> nn.Module:
-    """Of starts as `grow` makes them, the one that keeps the function, else a stack."""
-    models = {tuple(start.words.values()): start.model for start in starts}
-    ways = product(("mean", ""), ("identity", "stack", ""), ("one",), ("grown",))
-    return next(models[way] for way in ways if way in models)
 
 
 def _words(width: str, depth: str, sources: str = "one", mode: str = "grown") -> dict[str, str]:

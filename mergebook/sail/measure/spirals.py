@@ -146,10 +146,8 @@ def spirals_goals(seed: int) -> Tables:
     check_tuning(seed)
     data, model = world.spirals(seed), side_by_side([initial("fresh", seed)])
     curve = trained_on(model, data.train, data.validation, EPOCHS, EVERY)
-    losses = curve.loss[:, 0].tolist()
-    return {
-        "curves": [{"step": i, "judge": loss} for i, loss in zip(curve.steps, losses, strict=True)]
-    }
+    rows = zip(curve.steps, curve.loss[:, 0].tolist(), strict=True)
+    return {"curves": [{"step": step, "judge": loss} for step, loss in rows]}
 
 
 def initial(name: str, seed: int) -> StateDict:

@@ -26,6 +26,7 @@ _TRAINING = {"batch_size": 64, "source_steps": 400, "judged": 100}
 _RATES = dict.fromkeys(("source_rate", "rate"), 1e-3)
 PROFILES: dict[str, dict[str, Any]] = {"default": {}, "full": {**_MODEL, **_TRAINING, **_RATES}}
 State = dict[str, Tensor]
+States = dict[int, State]  # of a network on the way, by step
 Part = TypeVar("Part")
 
 
@@ -135,7 +136,7 @@ class Corpus(Brief):
 
     def trained(
         self, model: nn.Module, split: Split, steps: Sequence[int], rate: float, *names: object
-    ) -> dict[int, State]:
+    ) -> States:
         """A model after some steps on windows, see `by_adam`, in an order of that name."""
         seed, size = stable_seed("order", *names, self.seed), self.plan.batch_size
         return by_adam(model, split, steps, rate, batch_size=size, transform=to_tokens, seed=seed)
@@ -168,7 +169,7 @@ class Corpus(Brief):
 
 def by_adam(
     net: nn.Module, split: Split, steps: Sequence[int], rate: float, **options: Any
-) -> dict[int, State]:
+) -> States:
     """`checkpoints` by Adam, of a network that has its head and trains it, too."""
     options = {"optimiser": "adam", "learning_rate": rate, "transform": as_stored, **options}
     return checkpoints(net, nn.Identity(), split, steps, **options)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mergebook.lab.results import Tables
 from mergebook.sail.costs import count_flops
-from mergebook.sail.measure.training import State, by_adam
+from mergebook.sail.measure.training import State, States, by_adam
 from mergebook.suites.caching import VERSION, cached
 from mergelib.activations import recalibrate_batchnorm
 from mergelib.evaluation.tasks import Split, Transform, cross_entropy
@@ -99,9 +99,7 @@ class Transfer(Brief):
         """Weights with the head of a network in place of their own."""
         return {**state, **{key: net.state_dict()[key] for key in self.head}}
 
-    def trained(
-        self, net: nn.Module, split: Split, steps: Sequence[int], rate: float
-    ) -> dict[int, State]:
+    def trained(self, net: nn.Module, split: Split, steps: Sequence[int], rate: float) -> States:
         """A network after some steps on a split, see `by_adam`; all in the same order."""
         options: dict[str, Any] = {"transform": self.transform, "loss": _to_labels}
         options |= {"batch_size": self.schedule.batch_size}
@@ -161,7 +159,5 @@ class Transfer(Brief):
 
 def _to_labels(outputs: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
     """Cross-entropy to labels, or to probabilities of all classes, ``(..., classes)``."""
-    if labels.is_floating_point():
-        flat = labels.flatten(0, -2)
-        return F.cross_entropy(outputs.flatten(0, -2), flat, reduction=reduction)
-    return cross_entropy(outputs, labels, reduction=reduction)
+    flat = labels.flatten(0, -2) if labels.is_floating_point() else labels.flatten()
+    return F.cross_entropy(outputs.flatten(0, -2), flat, reduction=reduction)
