@@ -36,13 +36,7 @@ def _joined(tests: tuple[Any, ...], load: Load) -> Iterable[Comparison | Check]:
     return (each for test in tests for each in test(load))
 
 
-CLAIMS = read_claims(
-    "mergebook.sail",
-    {key: partial(_joined, tests) for key, tests in TESTS.items()},
-    aligned=text.ALIGNED,
-    near_points=spirals.NEAR_POINTS,
-    half=growing.HALF,
-    sure=growing.SURE,
-    clear=growing.CLEAR,
-    grouped=growing.GROUPED,
-)
+_CHECKS = {key: partial(_joined, tests) for key, tests in TESTS.items()}
+_LIMITS = {"aligned": text.ALIGNED, "near_points": spirals.NEAR_POINTS, "half": growing.HALF}
+_LIMITS |= {"sure": growing.SURE, "clear": growing.CLEAR, "grouped": growing.GROUPED}
+CLAIMS = read_claims("mergebook.sail", _CHECKS, **_LIMITS)
