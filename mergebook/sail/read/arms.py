@@ -19,10 +19,8 @@ COPIES = ("tinyshakespeare-arms-copies",)  # of texts, learned maps whose copies
 LASTING = (SCALES, "tinyshakespeare-arms-longer")  # of texts, until scratch slows down
 PICTURES = tuple(f"vision8-arms{part}" for part in ("", "-tuned", "-farther", "-drawn"))
 SAME_RATE = "nearest source, at SAIL's rate"  # of pictures, where its own best rate is another
-HALVES = (
-    *("vision14-arms", "vision14-arms-sizes"),  # of all cells, the main arms
-    *("vision14-arms-others", "vision14-arms-drawn", "vision14-arms-learned"),  # of one, the rest
-)
+# The first two have the main arms in all cells, the others the rest in one.
+HALVES = tuple(f"vision14-arms{part}" for part in ("", "-sizes", "-others", "-drawn", "-learned"))
 ALIKE = ("vision14-arms-alike",)  # how alike these halves are, without training
 LONGER = ("vision14-arms-longer",)  # one cell of halves for four times as many steps
 UNLABELLED_LASTING = ("vision14-arms-unlabelled-longer",)  # by BYOL for ten times as many steps

@@ -15,12 +15,8 @@ from mergebook.sail.measure.rates import Rates
 TEXT = "tinyshakespeare-starts_tuning"
 PICTURES = ("vision8-starts_tuning", "vision14-starts_tuning", "vision14-starts_tuning-byol")
 RESULTS = (TEXT, *PICTURES)
-BUDGETS = {  # steps of the runs with these goals
-    "GPT": 1000,
-    "ResNet": 160,
-    "ResNet, halves": 160,
-    "ResNet, halves, BYOL": 1600,
-}
+# Steps of the runs with these goals.
+BUDGETS = {"GPT": 1000, "ResNet": 160, "ResNet, halves": 160, "ResNet, halves, BYOL": 1600}
 LATE = {"late": 0.5}  # of the steps of the nearest source, which no source has at its start
 CHOSEN_AT = (300, 600)  # steps after which random weights are compared: where the goals are
 RANDOM = ("scratch, tuned", "random, same scale")
