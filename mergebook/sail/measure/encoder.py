@@ -55,10 +55,8 @@ def encoder(zoo: Zoo, *, sentences: int = 100) -> Tables:
         found, others = _read(network, zoo.suite, sentences)
         for task, answers in found.items():
             labels = zoo.suite.tasks[task].test.labels[:sentences]
-            row = {
-                "accuracy": float((answers == labels).double().mean()),
-                "agreement": float((answers == own[task]).double().mean()),
-            }
+            sides = {"accuracy": labels, "agreement": own[task]}
+            row = {key: float((answers == side).double().mean()) for key, side in sides.items()}
             tables["tasks"].append({"way": name, "task": task, **row})
         row = {
             "parameters": sum(parameter.numel() for parameter in network.parameters()),

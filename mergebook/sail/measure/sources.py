@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mergebook.sail.costs import loop_flops, mmd_flops
 from mergebook.sail.measure.grounds import Unlabelled
 from mergebook.sail.measure.rates import Rates, usual_rates
+from mergebook.sail.measure.text import PAIRS
 from mergebook.sail.measure.training import State
 from mergebook.sail.measure.transfers import SMALL, TARGET, Transfer
 from mergebook.suites.models import GPT
@@ -96,9 +97,7 @@ class Sources:
         table = mmd_table(described)
         weights = proximal_weights(table[2, :2], table[:2, :2]).weights
         self.distances = {
-            "first": float(table[0, 2]),
-            "second": float(table[1, 2]),
-            "between": float(table[0, 1]),
+            **{name: float(table[pair]) for name, pair in PAIRS.items()},
             "p": permutation_p(*described[:2], bandwidth=median_distance(described)),
             "gamma": float(weights[0]),
         }
@@ -194,14 +193,10 @@ class Sources:
 
     def _greedy(self, arm: Arm) -> tuple[list[float], int]:
         net, choose = self.transfer.network(self.size, TARGET), self.transfer.choose
-        soup = adapt(
-            "greedy_soup",
-            dict(zip(("first", "second"), self._grown(net, arm), strict=True)),
-            pretrained=net.state_dict(),
-            model=net,
-            heads={"target": nn.Identity()},
-            data={"target": (self.transfer.transform(choose.inputs), choose.labels)},
-        )
+        experts = dict(zip(("first", "second"), self._grown(net, arm), strict=True))
+        options: dict[str, Any] = {"model": net, "heads": {"target": nn.Identity()}}
+        options["data"] = {"target": (self.transfer.transform(choose.inputs), choose.labels)}
+        soup = adapt("greedy_soup", experts, pretrained=net.state_dict(), **options)
         passes = 2 * len(self.nets) - 1
         flops = self.transfer.forward_flops(net, passes * len(choose))
         return [float(weight) for weight in soup.coefficients["weight"]], flops

@@ -32,6 +32,7 @@ STARTS = ("shared", "own", "re-basin")
 REFERENCES = ("random", "target")  # retrained without a sweep
 MATCHED = (-0.5, 0.0, 0.2, 0.5, 0.8, 1.0, 1.5)  # γ of a plan that are tried after re-basin
 FEATURES = ("mean", "tokens", "histogram")  # of blocks
+PAIRS = {"first": (0, 2), "second": (1, 2), "between": (0, 1)}  # of D_1, D_2 and D_t
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 CELLS = (*product((0.0, 1 / 3, 2 / 3, 1.0), (0.0, 0.5)), (1.0, 1.0))  # all that have β ≤ (1 + α)/2
 FACTORS = (1 / 3, 1.0, 3.0)  # of rates, of which every start has its best
@@ -253,9 +254,7 @@ def weighed(
     table = mmd_table(samples, bandwidth=factor * median_distance(samples))
     return {
         "features": name,
-        "first": float(table[0, 2]),
-        "second": float(table[1, 2]),
-        "between": float(table[0, 1]),
+        **{name: float(table[pair]) for name, pair in PAIRS.items()},
         "gamma": float(proximal_weights(table[2, :2], table[:2, :2], "affine").weights[0]),
     }
 

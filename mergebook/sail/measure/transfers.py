@@ -78,14 +78,10 @@ class Transfer(Brief):
         """A small network from a start of that name, trained on a part, with the target's head."""
         net, split = self.network(SMALL, part, start), self.parts[part]
         steps, rate = self.schedule.source_steps, self.schedule.source_rate
-        made = {
-            "version": VERSION,
-            "by": type(self).trained.__qualname__,
-            "seed": self.seed,
-            "schedule": plain(self.schedule),
-            "start": digest_of_state(net.state_dict()),
-            "data": digest([split.inputs, split.labels]),
-        }
+        made: dict[str, Any] = {"version": VERSION, "by": type(self).trained.__qualname__}
+        made |= {"seed": self.seed, "schedule": plain(self.schedule)}
+        made["start"] = digest_of_state(net.state_dict())
+        made["data"] = digest([split.inputs, split.labels])
         learned = cached(
             cache_folder() / "zoo" / f"sail-source-{fingerprint(made)}.safetensors",
             lambda: self.trained(net, split, [steps], rate)[steps],
