@@ -10,12 +10,9 @@ MEASURES = ("raw", "relative")
 SCALES = ("printed", "chosen")
 # With the scale chosen, the projection does not follow from the mask.
 LINKED = [("printed", "projection"), *((scale, name) for scale in SCALES for name in MEASURES)]
-
-RESULTS = {  # of the study `variance`, by suite
-    "glyphs8": "glyphs8-variance",
-    "vision8": "vision8-variance-vit_small",
-    "sentences8": "sentences8-variance",
-}
+# Of the study `variance`, by suite.
+RESULTS = {"glyphs8": "glyphs8-variance", "vision8": "vision8-variance-vit_small"}
+RESULTS["sentences8"] = "sentences8-variance"
 
 
 def beside_losses(variance: pd.DataFrame, test: pd.DataFrame) -> pd.DataFrame:

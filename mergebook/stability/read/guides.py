@@ -48,10 +48,8 @@ def starts(
     found = {}
     for seed, row in points.set_index("seed").iterrows():
         bent, own = curved[curved["seed"] == seed], gradients[gradients["seed"] == seed]
-        if isinstance(curvature, str):
-            smooth = float(bent.loc[bent["of"] == curvature, "smoothness"].max())
-        else:
-            smooth = float(curvature)
+        measured = bent.loc[bent["of"] == curvature, "smoothness"].max()
+        smooth = float(measured if isinstance(curvature, str) else curvature)
         means = [own["noise"], own["largest"] ** 2, own["heterogeneity"].clip(lower=0)]
         noise, largest, apart = (
             torch.full((tasks,), float(part.mean()) ** 0.5, dtype=torch.float64) for part in means
@@ -81,9 +79,8 @@ def totals(start: Start, plan: Training) -> dict[str, float]:
     opening = (start.loss, start.unbiased, start.dissimilarity)
     parts = bounds.descent_bound(opening, known, plan)
     loss = {"loss": max(0.0, sum(parts.values()))}  # far outside its domain it may be below 0
-    repaired = bounds.convex_excess_bound(loss, 0.0, start.largest, plan)
-    apart = {"optimisation": free, "stability": moved}
-    return {**found, **apart, "repaired": sum(repaired.values())}
+    repaired = sum(bounds.convex_excess_bound(loss, 0.0, start.largest, plan).values())
+    return {**found, "optimisation": free, "stability": moved, "repaired": repaired}
 
 
 def settings(
@@ -106,9 +103,8 @@ def settings(
     table = table.reset_index()
     table["progress"] = table["learning_rate"] * table["steps"]
     tasks = merged_tasks(merged)
-    known, said = starts(record, tasks, curvature), []
-    for row in table.to_dict("records"):
-        said.append(totals(known[row["seed"]], plan_of(row, tasks)))
+    known = starts(record, tasks, curvature)
+    said = [totals(known[row["seed"]], plan_of(row, tasks)) for row in table.to_dict("records")]
     return table.join(pd.DataFrame(said))
 
 
@@ -178,11 +174,8 @@ def fitted(table: pd.DataFrame, known: Mapping[int, Start], score: Score) -> pd.
     own = table.drop(columns=[name for name in GUIDES if name != "theorem_3"])
     tables = {smooth: with_smoothness(own, known, smooth) for smooth in FITTED}
     scores = pd.DataFrame({smooth: score(tables[smooth]) for smooth in FITTED})
-    chosen = {seed: scores.drop(seed).mean().idxmax() for seed in scores.index}
-    parts: list[pd.DataFrame] = [
-        tables[best][tables[best]["seed"] == seed] for seed, best in chosen.items()
-    ]
-    return pd.concat(parts, ignore_index=True)
+    best = {seed: tables[scores.drop(seed).mean().idxmax()] for seed in scores.index}
+    return pd.concat([rows[rows["seed"] == seed] for seed, rows in best.items()], ignore_index=True)
 
 
 def with_smoothness(table: pd.DataFrame, known: Mapping[int, Start], smooth: float) -> pd.DataFrame:

@@ -81,8 +81,8 @@ def constants(tasks: Quadratics) -> bounds.Losses:
 
 def totals(tasks: Quadratics, plan: Training) -> dict[str, float]:
     """`TOTALS`: the exact excess error of equal experts' average, and three bounds of it."""
-    printed = [sum(parts.values()) for parts in printed_parts(tasks, plan)]
-    values = [errors(tasks, plan).excess, *printed, sum(repaired_parts(tasks, plan).values())]
+    allowed = [*printed_parts(tasks, plan), repaired_parts(tasks, plan)]
+    values = [errors(tasks, plan).excess, *(sum(parts.values()) for parts in allowed)]
     return dict(zip(TOTALS, values, strict=True))
 
 
@@ -156,8 +156,8 @@ def survey(
         for setting in grid:
             tasks, plan = first(family, setting["tasks"]), planned(setting)
             row = {"own": pull, "turned": turn, "seed": seed, **setting}
-            row |= {"progress": setting["rate"] * setting["steps"], **totals(tasks, plan)}
-            rows.append(row)
+            row |= {"progress": setting["rate"] * setting["steps"]}
+            rows.append(row | totals(tasks, plan))
     table = pd.DataFrame(rows)
     best_rows = table.loc[table.groupby(FAMILY)["truth"].idxmin()].set_index(FAMILY)
     lengths = np.log(best_rows["progress"])
@@ -193,9 +193,8 @@ def uneven(lengths: Sequence[float], seeds: Sequence[int]) -> pd.DataFrame:
     for seed, length in product(seeds, lengths):
         tasks = pulled_tasks(seed=seed)
         start = pretrained_error(tasks, examples=USUAL["examples"])
-        count = round(length / RATE)
+        count, values = round(length / RATE), []
         alike = planned({"steps": count, "rate": RATE})
-        values = []
         for pair in combinations(range(4), 2):
             paces = torch.ones(4, dtype=torch.float64)
             paces[list(pair)] = TIMES
@@ -203,9 +202,8 @@ def uneven(lengths: Sequence[float], seeds: Sequence[int]) -> pd.DataFrame:
             plan = replace(alike, vectors=[sgd(int(own)) for own in counts])
             values.append([errors(tasks, each).excess for each in (plan, normalised(plan))])
         average, fednova = (torch.tensor(values, dtype=torch.float64).mean(0) / start).tolist()
-        row = {"seed": seed, "progress": length, "average": average, "fednova": fednova}
-        rows.append(row | {"equal": errors(tasks, alike).excess / start})
-    return pd.DataFrame(rows)
+        rows.append((seed, length, average, fednova, errors(tasks, alike).excess / start))
+    return pd.DataFrame(rows, columns=["seed", "progress", "average", "fednova", "equal"])
 
 
 def normalised(plan: Training) -> Training:

@@ -4,10 +4,8 @@ import pandas as pd
 
 PLAIN, ALIKE = "as they are", "alike"  # ways of the study `uneven`
 OPTIMISERS = {"adam": "Adam", "sgd": "SGD"}
-EXPLAINED = {  # of the study `mechanisms`, by suite
-    "glyphs8": "glyphs8-mechanisms",
-    "vision8": "vision8-mechanisms-vit_small",
-}
+# Of the study `mechanisms`, by suite.
+EXPLAINED = {"glyphs8": "glyphs8-mechanisms", "vision8": "vision8-mechanisms-vit_small"}
 
 
 def by_way(merged: pd.DataFrame, *, kind: str, method: str) -> pd.DataFrame:

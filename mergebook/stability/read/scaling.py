@@ -33,10 +33,9 @@ def apart(table: pd.DataFrame) -> pd.DataFrame:
 
 def gained(rows: pd.DataFrame, experts: pd.DataFrame) -> pd.DataFrame:
     """What rows differ by from the pretrained model, on the same seed, task and examples."""
-    parts = ["accuracy", "loss", "train_loss", "generalisation"]
-    keys = ["seed", "task"]
-    start = experts[experts["steps"] == 0].groupby([*keys, *SETTING])[parts].first()
-    own = start.loc[pd.MultiIndex.from_frame(rows[[*keys, *SETTING]])].to_numpy()
+    parts, keys = ["accuracy", *PARTS], ["seed", "task", *SETTING]
+    start = experts[experts["steps"] == 0].groupby(keys)[parts].first()
+    own = start.loc[pd.MultiIndex.from_frame(rows[keys])].to_numpy()
     return rows.assign(**{name: rows[name] - own[:, i] for i, name in enumerate(parts)})
 
 
@@ -67,8 +66,7 @@ def chosen_elsewhere(wide: pd.DataFrame, among: Sequence[Any]) -> dict[Any, Any]
 def taken(wide: pd.DataFrame, choice: Mapping[Any, Any]) -> pd.Series:
     """What stands in each seed's chosen column, indexed as ``wide``."""
     parts: list[pd.Series] = [wide.loc[[seed], column] for seed, column in choice.items()]
-    found: pd.Series = pd.concat(parts)
-    return found
+    return pd.Series(pd.concat(parts))
 
 
 def difference(values: pd.Series) -> tuple[float, float]:
@@ -93,20 +91,15 @@ def curve(rows: pd.DataFrame, column: str, value: str = "accuracy") -> pd.DataFr
 def changes(rows: pd.DataFrame, first: Mapping[str, Any], last: Mapping[str, Any]) -> pd.DataFrame:
     """`both_intervals` of the change in each of `PARTS` between two settings, in nats."""
     ends = {"first": at(rows, **first), "last": at(rows, **last)}
-    means = [
-        each.groupby(["seed", "task"])[[*PARTS]].mean().assign(method=name)
-        for name, each in ends.items()
-    ]
-    both = pd.concat(means).reset_index()
-    pair = ("last", "first")
-    return pd.concat([both_intervals(both, {part: pair}, part) for part in PARTS])
+    table = pd.concat([each.assign(method=name) for name, each in ends.items()])
+    both = table.groupby(["method", "seed", "task"])[[*PARTS]].mean().reset_index()
+    return pd.concat([both_intervals(both, {part: ("last", "first")}, part) for part in PARTS])
 
 
 def plan_of(setting: Mapping[Any, Any], tasks: int) -> Training:
     """The training of a merge of the study, as the bounds take it."""
-    examples = round(EXAMPLES * setting["share"])
-    rate, batch = setting["learning_rate"], setting["batch_size"]
-    return Training.alike(tasks, setting["steps"], rate, batch, examples)
+    steps, rate, batch = (setting[name] for name in ("steps", "learning_rate", "batch_size"))
+    return Training.alike(tasks, steps, rate, batch, round(EXAMPLES * setting["share"]))
 
 
 def agreement(merged: pd.DataFrame, method: str, value: str = "accuracy") -> pd.Series:
@@ -175,8 +168,8 @@ def beside_theory(
         usual = {**USUAL, "steps": varied["steps"] or ANCHOR}
         pairs = [stabilities({**usual, column: value}, known) for value in table.index]
         printed, moved = np.array(pairs).T
-        laws = {"printed": printed, "root": moved**0.5, "root_loss": (moved * loss) ** 0.5}
-        tables[column] = table.assign(**laws)
+        roots = {"root": moved**0.5, "root_loss": (moved * loss) ** 0.5}
+        tables[column] = table.assign(printed=printed, **roots)
     fitted = pd.concat([table for column, table in tables.items() if column != "learning_rate"])
     for law in LAWS:
         values = fitted[law].to_numpy(dtype=float)
@@ -189,9 +182,9 @@ def beside_theory(
 def exponents(gains: pd.DataFrame, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The powers of E_G and of its laws by parameter; half widths are by a jackknife over seeds."""
     rows = {}
-    swept = sweeps(gains)
-    swept.pop("learning_rate", None)
-    for column, varied in swept.items():
+    for column, varied in sweeps(gains).items():
+        if column == "learning_rate":
+            continue
         parts = spread(at(gains, **varied), column, "generalisation")
         wide = -parts.groupby("seed").mean()
         whole = _power(wide.mean())
