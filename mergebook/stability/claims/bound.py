@@ -19,10 +19,6 @@ from mergebook.stability.read.networks import fits, moves_with_laws
 from mergebook.stability.read.quadratics import HABIT
 
 CONSTANTS = "vision8-stability-vit_small"
-VALIDATED = "vision8-scaling-validated"
-NEAR = scaling.NEAR
-FOURTEEN = scaling.FOURTEEN.result
-NEAR_NATS = scaling.MARGINS["loss"]
 FITTED = "L fitted to other seeds"
 READINGS: Mapping[str, guides.Curvature] = {"L measured": "example", "L = 1": 1.0}
 FORMS: Mapping[str, tuple[str, Role]] = {
@@ -30,13 +26,11 @@ FORMS: Mapping[str, tuple[str, Role]] = {
     "printed": ("Theorem 3 at its own rate", "secondary"),
     "repaired": ("the corrected bound", "control"),
 }
-RETRAINED = {  # of the study `retraining`
-    "perceptron": "glyphs8-retraining-mlp",
-    "transformer": "vision8-retraining-vit_small",
-}
+# Of the study `retraining`.
+RETRAINED = {"perceptron": "glyphs8-retraining-mlp", "transformer": "vision8-retraining-vit_small"}
 NEAR_POWER = 0.25  # of an exponent: a factor of two where the parameter changes sixteenfold
 
-RESULTS = {"": scaling.RESULT, "fourteen tasks, ": FOURTEEN}
+RESULTS = {network.words: network.result for network in (scaling.VIT, scaling.FOURTEEN)}
 RIVALS = {
     "random": "a random setting",
     "default": "the default",
@@ -99,7 +93,7 @@ def ranks(load: Load) -> Iterator[Comparison]:
 
 def choices(load: Load) -> Iterator[Comparison]:
     """T8: what the setting that the bound chooses loses against the best."""
-    near: dict[guides.Value, float] = {"loss": NEAR_NATS, "accuracy": NEAR}
+    near: dict[guides.Value, float] = {"loss": scaling.MARGINS["loss"], "accuracy": scaling.NEAR}
     for words, reading, about, settings in _readings(load, guides.choosing):
         for value, enough in near.items():
             rows = {"result": guides.regrets(settings, value).reset_index, "unit": UNITS[value]}
@@ -108,14 +102,13 @@ def choices(load: Load) -> Iterator[Comparison]:
                 plain = value == "loss" and not words
                 role = own if plain or own == "control" else "secondary"
                 says = f"{words}{name}, {reading}: its choice within {enough:g} {UNITS[value]}"
-                own_about = about | {"guide": guide, "metric": value}
-                sides: dict[str, Any] = {"worse": enough, "value": guide, "about": own_about}
-                yield compare(f"{says} of the best", role=role, **sides)
+                options = {"about": about | {"guide": guide, "metric": value}, "role": role}
+                yield compare(f"{says} of the best", worse=enough, value=guide, **options)
             for rival, other in RIVALS.items() if value == "loss" and not words else ():
                 says = f"Theorem 3, {reading}: its choice better than {other}"
                 yield _chosen(compare, says, about, rival)
         if not words:
-            judged = guides.validated(settings, load(VALIDATED, "merged"))
+            judged = guides.validated(settings, load(scaling.VALIDATED, "merged"))
             rows = {"result": guides.regrets(judged, "loss").reset_index, "unit": "nats"}
             says = f"Theorem 3, {reading}: its choice better than trying all, by validation"
             compare = partial(comparison, keys=SEED, falling=True, **rows)
@@ -140,12 +133,11 @@ def powers(load: Load) -> Iterator[Comparison]:
             compare = partial(comparison, **rows, keys=SEED, unit="")
             about = {"network": network, "sweep": sweep}
             role: Role = "secondary" if "whole epochs" in when else "primary"
-            if parameter == "batch":
-                yield compare(f"{name}: above 0", value="stability", role=role, about=about)
-            else:
-                law: dict[str, Any] = {"bound": PRINTED[parameter], "tolerance": NEAR_POWER}
+            says, law = f"{name}: above 0", {}
+            if parameter != "batch":
                 says = f"{name}: about {PRINTED[parameter]:g}"
-                yield compare(says, value="stability", role=role, about=about, **law)
+                law = {"bound": PRINTED[parameter], "tolerance": NEAR_POWER}
+            yield compare(says, value="stability", role=role, about=about, **law)
             says = f"{name}: less that of the repaired law, about 0"
             law = {"tolerance": NEAR_POWER, "about": about | {"than": "repaired"}, "worse": {}}
             yield compare(says, value=("stability", "repaired"), role="control", **law)

@@ -113,14 +113,11 @@ def mended(load: Load) -> Iterator[Comparison]:
     cases: dict[str, Role] = {"test": "primary", "validation": "secondary", "train": "secondary"}
     for (suite, result), (split, role) in product(remedies.EXPLAINED.items(), cases.items()):
         about = {"suite": suite, "by": split}
-        table = remedies.errors(load(result, "test"))
-        rows: dict[str, Any] = {"result": table.copy, "about": about}
+        rows = {"result": remedies.errors(load(result, "test")).copy, "about": about}
         sides, words = (f"surgery, {split}", "average"), f"{suite}, by {split} inputs"
         rises = f"rises by less than {NEAR_NATS} nats"
-        for value, says, bound in (
-            ("optimisation", "falls", 0.0),
-            ("generalisation", rises, -NEAR_NATS),
-        ):
+        errors = (("optimisation", "falls", 0.0), ("generalisation", rises, -NEAR_NATS))
+        for value, says, bound in errors:
             options = rows | {"bound": bound, "unit": "nats", "role": role, "value": value}
             options |= {"falling": True, "about": about | {"metric": value}}
             yield comparison(f"{words}: the {value} error {says}", *sides, **options)

@@ -41,7 +41,7 @@ class Network:
     role: Role  # of its checks of loss; those of accuracy are secondary
     validated: str = ""  # the result with validation columns of the same settings, if any
 
-    def merged(self, load: Load, result: str = "", **chosen: Any) -> pd.DataFrame:
+    def merged(self, load: Load, result: str = "", /, **chosen: Any) -> pd.DataFrame:
         """Averages at the usual setting, but for what is chosen, see `sweep.at`."""
         usual = {"method": self.method, "learning_rate": self.rate}
         return sweep.at(load(result or self.result, "merged"), **{**usual, **chosen})
@@ -104,8 +104,7 @@ ENDS: tuple[tuple[Limit, Limit], tuple[Limit, Limit]] = (("", "most"), ("least",
 
 def _shared(load: Load, net: Network, column: str, value: str) -> tuple[pd.DataFrame, int]:
     """A sweep over a parameter at the most steps that all its values have, and these steps."""
-    free: dict[str, Any] = {column: None, "steps": None}
-    rows = net.merged(load, **free)
+    rows = net.merged(load, **{column: None, "steps": None})
     last = int(rows.groupby(column)["steps"].max().min())
     return sweep.spread(rows[rows["steps"] == last], column, value), last
 
@@ -126,23 +125,18 @@ def steps(load: Load) -> Iterator[Comparison | Check]:
                 role = net.role_of(value) if than == "last" else "secondary"
                 says = f": the best K between better than K = {end}"
                 yield net.compare(says, value, best, wide[end], about={"than": than}, role=role)
-    for value in UNITS:
-        yield _later(load, value)
-
-
-def _later(load: Load, value: str) -> Check:
-    """Whether the ResNet's best K is later, where the last one tried may stand for a later one."""
-    logs, ends = [], []
-    for net in (RESNET, VIT):
-        table = net.wide(load, value).groupby("seed").mean()
-        best = table.idxmax(axis=1)
-        logs.append(best.astype(float).map(math.log2))
-        ends.append(bool((best == table.columns[-1]).mean() > 0.5))
-    what = f"{value}: in most seeds the ResNet's best K is twice the ViT's, or later still"
-    later = (logs[0] - logs[1] > 0.5).to_numpy(dtype=float)
-    options: dict[str, Any] = {"limit": ENDS[ends[0]][ends[1]], "unit": "of the seeds"}
-    options["about"] = {"network": "ResNet and ViT", "metric": value}
-    return Check(what, later, "fraction", "secondary", bound=0.5, **options)
+    for value in UNITS:  # the last K tried may stand for a later one
+        logs, ends = [], []
+        for net in (RESNET, VIT):
+            table = net.wide(load, value).groupby("seed").mean()
+            bests = table.idxmax(axis=1)
+            logs.append(bests.astype(float).map(math.log2))
+            ends.append(bool((bests == table.columns[-1]).mean() > 0.5))
+        what = f"{value}: in most seeds the ResNet's best K is twice the ViT's, or later still"
+        later = (logs[0] - logs[1] > 0.5).to_numpy(dtype=float)
+        options: dict[str, Any] = {"limit": ENDS[ends[0]][ends[1]], "unit": "of the seeds"}
+        options["about"] = {"network": "ResNet and ViT", "metric": value}
+        yield Check(what, later, "fraction", "secondary", bound=0.5, **options)
 
 
 def batch(load: Load) -> Iterator[Comparison]:
@@ -239,16 +233,14 @@ def tasks(load: Load) -> Iterator[Comparison]:
 
 
 def _counts(load: Load, net: Network) -> pd.DataFrame:
-    rows = load(net.result, "counts")
-    return pd.DataFrame(rows[rows["steps"] == rows["steps"].max()])
+    return load(net.result, "counts").query("steps == steps.max()")
 
 
 def explosion(load: Load) -> Iterator[Comparison]:
     """T9: both errors, from the best value to the largest; K and the rate are two halves."""
     columns = {"K": "steps", "rate": "learning_rate"}
     cases = [(net, "", words, _swept(columns[words])) for net, words in product(GRIDS, columns)]
-    quarter = {"steps": None, "share": 0.25}
-    cases.append((UNVALIDATED, "25 % of the data, ", "K", quarter))
+    cases.append((UNVALIDATED, "25 % of the data, ", "K", {"steps": None, "share": 0.25}))
     cases += [(net, "", "K", {"steps": None}) for net in (FULL, *TWENTY)]
     for net, method, words, chosen in cases:
         column = columns[words]
