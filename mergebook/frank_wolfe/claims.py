@@ -39,12 +39,8 @@ STEADY = 1.0  # points: our reading of "stable"
 CONSTANT = 30.0  # per cent: our reading of "constant"
 STILL = 0.01  # nats: gaps below that count as this
 VANILLA = 0.5  # the exponent of the ordinary rate, which the paper says soft Frank-Wolfe beats
-BITS: Mapping[str, Any] = {
-    "value": "loss",
-    "falling": True,
-    "unit": "bits",
-    "scale": lambda nats: nats / math.log(2),
-}
+BITS: dict[str, Any] = {"value": "loss", "falling": True, "unit": "bits"}
+BITS["scale"] = lambda nats: nats / math.log(2)
 PAIRS: tuple[tuple[str, str, Role], ...] = (
     (FREE, MERGED, "primary"),
     (MERGED, "adamerging", "primary"),
@@ -69,14 +65,9 @@ def _name(method: str) -> str:
 def order(load: Load) -> Iterator[Comparison]:
     """F1: soft over hard, and hard over its start."""
     for (suite, (words, network)), (better, worse, role) in product(NETWORKS.items(), PAIRS):
-        yield comparison(
-            f"{words}{_name(better)} above {_name(worse)}",
-            *(better, worse),
-            about={"suite": suite},
-            result=f"{suite}-procedures",
-            role=role,
-            network=network if (better, worse) == (FREE, MERGED) else "",
-        )
+        says, result = f"{words}{_name(better)} above {_name(worse)}", f"{suite}-procedures"
+        options = {"network": network if (better, worse) == (FREE, MERGED) else "", "role": role}
+        yield comparison(says, better, worse, about={"suite": suite}, result=result, **options)
 
 
 def irrelevant(load: Load) -> Iterator[Comparison]:
@@ -94,11 +85,8 @@ def irrelevant(load: Load) -> Iterator[Comparison]:
         for other in OTHERS:
             says, where = f"{suite}: {_name(other)} loses by them", {"method": other}
             yield compare(says, few, many, where=where, role=own, about=about | where)
-        for better, worse, role in (
-            ("frank_wolfe", "adamerging", own),
-            ("frank_wolfe", "cart", "control"),
-            ("frank_wolfe, labels", "cart", "control"),
-        ):
+        pairs = (("frank_wolfe", "adamerging", own), ("frank_wolfe", "cart", "control"))
+        for better, worse, role in (*pairs, ("frank_wolfe, labels", "cart", "control")):
             says = f"{suite}: {_name(better)} above {_name(worse)} with {most} of them"
             yield compare(says, better, worse, where=many, role=role, about=about)
         says = f"{suite}: with labels, FW changes by less than a point"
@@ -132,16 +120,14 @@ def printed_mixtures(starts: int = 10, steps: int = 3) -> pd.DataFrame:
     cloud = torch.from_numpy(np.random.default_rng(0).standard_normal((20, 10)))
     corners = {f"expert {i}": {"w": point} for i, point in enumerate(cloud)}
     goal = SquaredDistance({"w": 1.5 * cloud[:5].mean(0)})
-    rows = []
+    walk = Walk(variant="soft", steps=steps, top_k=3, keep_current=False)
+    rows: list[tuple[int, str, float]] = []
     for seed in range(starts):
         inside = torch.from_numpy(np.random.default_rng(seed).dirichlet(np.ones(20))) @ cloud
-        point = {"w": inside + 3.0 * (seed % 2)}
-        walk = Walk(variant="soft", steps=steps, top_k=3, keep_current=False)
-        _, table, _ = minimise(goal, point, corners, walk)
-        smallest, left = float(table["w"].min()), float(table["w"][START])
-        rows += [{"seed": seed, "quantity": "smallest", "value": smallest}]
-        rows += [{"seed": seed, "quantity": "experts", "value": 1 - left}]
-    return pd.DataFrame(rows)
+        _, table, _ = minimise(goal, {"w": inside + 3.0 * (seed % 2)}, corners, walk)
+        rows.append((seed, "smallest", float(table["w"].min())))
+        rows.append((seed, "experts", 1 - float(table["w"][START])))
+    return pd.DataFrame(rows, columns=["seed", "quantity", "value"])
 
 
 def hull(load: Load) -> Iterator[Comparison | Check]:
@@ -156,8 +142,7 @@ def hull(load: Load) -> Iterator[Comparison | Check]:
     for suite, (words, _) in NETWORKS.items():
         history, table = (load(f"{suite}-procedures", part) for part in ("history", "hull"))
         for check in _hull_in(history, table):
-            about = {"suite": suite} | dict(check.about)
-            yield replace(check, what=words + check.what, about=about)
+            yield replace(check, what=words + check.what, about={"suite": suite, **check.about})
 
 
 def _hull_in(history: pd.DataFrame, table: pd.DataFrame) -> Iterator[Check]:
@@ -168,11 +153,9 @@ def _hull_in(history: pd.DataFrame, table: pd.DataFrame) -> Iterator[Check]:
     cases = {SOFT: by_task, MERGED: at_most, HARD_BY_TASK: by_task, SOFT_BY_LAYER: at_most}
     for method, share in (cases | {f"{HARD}, from cart": at_most}).items():
         what = f"repaired, {_name(method)}: over 99 % of the result are experts"
-        about = {"walk": method, "metric": "experts"}
-        values = matrix(100 * share[method])
-        yield Check(what, values, role="control", bound=99.0, unit="%", about=about)
+        options: dict[str, Any] = {"about": {"walk": method, "metric": "experts"}, "unit": "%"}
+        yield Check(what, matrix(100 * share[method]), role="control", bound=99.0, **options)
     bound = table[table["method"] != FREE].groupby("seed")
-    fact = partial(Check, kind="fact", role="control", bound=-ROUNDING)
     none = "no coefficient is negative"
     free = pick(table, "smallest", keys=SEED, method=FREE)
     eight = f"repaired, experts and start: {none}, in eight kinds of walk"
@@ -181,8 +164,8 @@ def _hull_in(history: pd.DataFrame, table: pd.DataFrame) -> Iterator[Check]:
         (eight, bound["smallest"].min(), "of 1", "repaired"),
         ("these coefficients give the iterate back", -bound["error"].max(), "of ‖θ‖", "iterate"),
     ):
-        about = {"walk": walk, "metric": "coefficients"}
-        yield fact(what, matrix(column), unit=unit, about=about)
+        options = {"about": {"walk": walk, "metric": "coefficients"}, "unit": unit}
+        yield Check(what, matrix(column), "fact", "control", bound=-ROUNDING, **options)
 
 
 def printed_walks(starts: int = 10, steps: int = 60) -> pd.DataFrame:
@@ -219,16 +202,13 @@ def rate(load: Load) -> Iterator[Comparison | Check]:
     walks = (SOFT, SOFT_BY_LAYER, HARD_BY_TASK, HARD)
     for (suite, (words, _)), method in product(NETWORKS.items(), walks):
         history = load(f"{suite}-procedures", "history")
+        gaps = pick(history, "gap", keys=("seed", "step"), method=method).unstack("step")
+        last = gaps.ffill(axis=1).iloc[:, -1].clip(lower=STILL)
+        steps = gaps.notna().sum(axis=1)
+        falls = matrix((gaps[0] / last).map(math.log) / steps.map(math.log))
         what = f"{words}repaired, {_name(method)}: the gap falls faster than 1/√T"
         options: dict[str, Any] = {"bound": VANILLA, "unit": "exponent", "role": "control"}
-        yield Check(what, _fall(history, method), about={"suite": suite, "walk": method}, **options)
-
-
-def _fall(history: pd.DataFrame, method: str) -> np.ndarray:
-    gaps = pick(history, "gap", keys=("seed", "step"), method=method).unstack("step")
-    last = gaps.ffill(axis=1).iloc[:, -1].clip(lower=STILL)
-    steps = gaps.notna().sum(axis=1)
-    return matrix((gaps[0] / last).map(math.log) / steps.map(math.log))
+        yield Check(what, falls, about={"suite": suite, "walk": method}, **options)
 
 
 def samples(load: Load) -> Iterator[Comparison]:
@@ -246,10 +226,8 @@ def samples(load: Load) -> Iterator[Comparison]:
         yield comparison(says, SOFT, other, about=about, result=result, role=role, **BITS)
     result = "vision8-calibration"
     sizes = sorted(int(size) for size in load(result)["examples"].unique() if size)
-    for walk, role in (
-        ("frank_wolfe soft", "secondary"),
-        ("frank_wolfe hard, from cart", "control"),
-    ):
+    walks = {"frank_wolfe soft": "secondary", "frank_wolfe hard, from cart": "control"}
+    for walk, role in walks.items():
         pairs = [(size, size, f"the same {size} examples") for size in sizes]
         for mine, theirs, words in [*pairs, (sizes[-1], 0, "all")]:
             many = f" with {mine} examples" if not theirs else ""
