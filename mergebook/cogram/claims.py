@@ -48,8 +48,7 @@ def _cases(*more: Setting) -> Iterator[tuple[str, Setting, "partial[Comparison]"
     for (source, kind, role), (data, start) in product((*SETTINGS, *more), CASES):
         words = f"{PLACES[source]}, {data}, {start} start"
         words += "" if kind == "geometric" else f", {kind}"
-        case = _case("fusion", source, data, start, prototypes=kind)
-        yield words, (source, kind, role), case
+        yield words, (source, kind, role), _case("fusion", source, data, start, prototypes=kind)
 
 
 def _offset() -> Iterator[tuple[str, "partial[Comparison]"]]:
@@ -92,9 +91,8 @@ def _levels(load: Load) -> Iterator[Comparison]:
 
 def _iterations(load: Load) -> Iterator[Comparison]:
     """G3: three iterations against one."""
-    for (case_words, (_, kind, role), case), (levels, words) in product(
-        _cases(), (("layer", ""), (FINEST, ", three levels"))
-    ):
+    kinds = {"layer": "", FINEST: ", three levels"}
+    for (case_words, (_, kind, role), case), (levels, words) in product(_cases(), kinds.items()):
         sides = [_cogram(kind, levels, count) for count in (3, 1)]
         own = "secondary" if words else role
         yield case(f"{case_words}{words}: 3 iterations above 1", *sides, role=own)
@@ -107,8 +105,8 @@ def _alone(load: Load, source: str) -> pd.DataFrame:
     table = load(f"{source}-tuning")
     parties = table[table["method"].isin(["a", "b"]) & (table["training"] == "none")]
     best = parties.groupby(["seed", "data", "start"], as_index=False)["accuracy"].max()
-    rows = [table, best.assign(method="best", training="none")]
-    return pd.DataFrame(pd.concat(rows, ignore_index=True))
+    best = best.assign(method="best", training="none")
+    return pd.concat([table, best], ignore_index=True)
 
 
 def _tuning(load: Load) -> Iterator[Comparison]:
@@ -139,7 +137,7 @@ def _strengths(load: Load, source: str) -> pd.DataFrame:
     rows = layers[[*keys, "prototypes"]].assign(merged=layers["accuracy"])
     rows = rows.merge(wide.assign(strength=(100 * wide["a"] + 100 * wide["b"]) / 2), on=keys)
     below = rows["strength"] - 100 * rows["merged"]
-    return pd.DataFrame(rows.assign(below=below, weakness=-rows["strength"]))
+    return rows.assign(below=below, weakness=-rows["strength"])
 
 
 def _weak(load: Load) -> Iterator[Comparison]:
