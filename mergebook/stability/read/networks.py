@@ -27,7 +27,7 @@ def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 150
         rate = bounds.PAPERS_DOMAIN / smooth
         plan = Training.alike(len(start), 1, rate, batch, examples)
         values = points.set_index("point")[["loss", "squared"]].loc["pretrained"]
-        pl = pl_constant(*(torch.tensor([value]) for value in values), smooth)
+        pl = pl_constant(torch.tensor([values["loss"]]), torch.tensor([values["squared"]]), smooth)
         parts, *_ = bounds.theorem_3(losses, plan, values["loss"], pl, gamma=None)
         ratios.append(sum(parts.values()) / values["loss"])
     return ratios
