@@ -113,7 +113,8 @@ def mended(load: Load) -> Iterator[Comparison]:
     cases: dict[str, Role] = {"test": "primary", "validation": "secondary", "train": "secondary"}
     for (suite, result), (split, role) in product(remedies.EXPLAINED.items(), cases.items()):
         about = {"suite": suite, "by": split}
-        rows = {"result": remedies.errors(load(result, "test")).copy, "about": about}
+        rows: dict[str, Any] = {"result": remedies.errors(load(result, "test")).copy}
+        rows["about"] = about
         sides, words = (f"surgery, {split}", "average"), f"{suite}, by {split} inputs"
         rises = f"rises by less than {NEAR_NATS} nats"
         errors = (("optimisation", "falls", 0.0), ("generalisation", rises, -NEAR_NATS))

@@ -283,15 +283,11 @@ def needed(load: Load) -> Iterator[Comparison]:
         grow = sweep.slopes(_counts(load, net), method, value).rename("slope")
         plain, printed, _ = method.partition("_printed")
         name = label(plain) + (", as printed" if printed else "")
-        yield comparison(
-            f"{net.words}{value}: the lead of {name} over the average grows with log₂ N",
-            about=net.about(value) | {"method": method},
-            result=grow.reset_index,
-            value="slope",
-            keys=SEED,
-            role=net.role_of(value) if method == "ties" else "secondary",
-            unit=UNITS[value],
-        )
+        says = f"{net.words}{value}: the lead of {name} over the average grows with log₂ N"
+        about = net.about(value) | {"method": method}
+        role = net.role_of(value) if method == "ties" else "secondary"
+        rows = {"result": grow.reset_index, "value": "slope", "keys": SEED, "unit": UNITS[value]}
+        yield comparison(says, about=about, role=role, **rows)
 
 
 def stopped(load: Load) -> Iterator[Comparison]:

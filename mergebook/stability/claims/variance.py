@@ -16,11 +16,7 @@ from mergebook.ledger.checks import SEED, Role
 from mergebook.stability.measure.variance import CONTROLS
 from mergebook.stability.read.corollary import MEASURES, POINT, RESULTS, SCALES, beside_losses
 
-SUITES: tuple[tuple[str, Role], ...] = (
-    ("glyphs8", "primary"),
-    ("vision8", "primary"),
-    ("sentences8", "secondary"),
-)
+SUITES: dict[str, Role] = {"glyphs8": "primary", "vision8": "primary", "sentences8": "secondary"}
 DENSITY = 0.2
 PLAIN = {"operator": "none", "density": 1.0}
 MASKS = {"trimming": "trim", "DARE": "drop", "TIES": "trim, elect"}
@@ -40,7 +36,7 @@ def _masked(
 def heterogeneity(load: Load) -> Iterator[Comparison]:
     """T6: variance of task vectors with and without masks; and with it the loss."""
     logs: dict[str, Any] = {"keys": SEED, "scale": np.log, "unit": "log ratio"}
-    for suite, own in SUITES:
+    for suite, own in SUITES.items():
         for name, measure in product(MASKS, MEASURES):
             role = "secondary" if measure == "raw" or name == "TIES" else own
             says, about = f": {name} lowers the {WORDS[measure]}", {"metric": measure}
@@ -51,23 +47,17 @@ def heterogeneity(load: Load) -> Iterator[Comparison]:
         points = masked.groupby(["scale", *POINT])[[*MEASURES, "change"]].mean().reset_index()
         for scale, measure in product(SCALES, MEASURES):
             says = f"{suite}, {WORDS[scale]}: with a lower {WORDS[measure]} goes a lower loss"
-            yield comparison(
-                says,
-                about={"suite": suite, "metric": measure, "scale": scale},
-                worse={},
-                result=points.copy,
-                where={"scale": scale},
-                keys=("operator", "density"),
-                value=(measure, "change"),
-                kind="correlation",
-                role="secondary" if measure == "raw" else own,
-                unit="rank correlation",
-            )
+            about = {"suite": suite, "metric": measure, "scale": scale}
+            role = "secondary" if measure == "raw" else own
+            ranks: dict[str, Any] = {"result": points.copy, "where": {"scale": scale}}
+            ranks |= {"kind": "correlation", "unit": "rank correlation", "worse": {}}
+            ranks["keys"] = ("operator", "density")
+            yield comparison(says, value=(measure, "change"), about=about, role=role, **ranks)
 
 
 def risk(load: Load) -> Iterator[Comparison]:
     """T12: test loss of the average less that of masked merges."""
-    for (suite, own), scale, name in product(SUITES, SCALES, MASKS):
+    for (suite, own), scale, name in product(SUITES.items(), SCALES, MASKS):
         role: Role = own if scale == "printed" else "secondary"
         if name == "trimming" or (name, scale) == ("DARE", "printed"):
             role = "control"
