@@ -106,7 +106,7 @@ def _alone(load: Load, source: str) -> pd.DataFrame:
     parties = table[table["method"].isin(["a", "b"]) & (table["training"] == "none")]
     best = parties.groupby(["seed", "data", "start"], as_index=False)["accuracy"].max()
     best = best.assign(method="best", training="none")
-    return pd.concat([table, best], ignore_index=True)
+    return pd.DataFrame(pd.concat([table, best], ignore_index=True))
 
 
 def _tuning(load: Load) -> Iterator[Comparison]:

@@ -226,8 +226,8 @@ def samples(load: Load) -> Iterator[Comparison]:
         yield comparison(says, SOFT, other, about=about, result=result, role=role, **BITS)
     result = "vision8-calibration"
     sizes = sorted(int(size) for size in load(result)["examples"].unique() if size)
-    walks = {"frank_wolfe soft": "secondary", "frank_wolfe hard, from cart": "control"}
-    for walk, role in walks.items():
+    walks: dict[str, Role] = {"frank_wolfe soft": "secondary"}
+    for walk, role in (walks | {"frank_wolfe hard, from cart": "control"}).items():
         pairs = [(size, size, f"the same {size} examples") for size in sizes]
         for mine, theirs, words in [*pairs, (sizes[-1], 0, "all")]:
             many = f" with {mine} examples" if not theirs else ""
