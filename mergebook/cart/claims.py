@@ -129,10 +129,10 @@ def interference(load: Load) -> Iterator[Comparison]:
         lower = _curve(setting, ratio, value)(says, **sides, role=role, network=network)
         yield lower
         if role == "primary":
-            half = _curve(setting, ratio, value, "fraction")
             says += ", in more than half of the layers"
             sides |= {"kind": "fraction", "bound": 0.5, "measure": partial(_layers, lower)}
-            yield half(says, **sides | {"unit": "of the layers"}, role="secondary")
+            sides |= {"unit": "of the layers", "role": "secondary"}
+            yield _curve(setting, ratio, value, "fraction")(says, **sides)
 
 
 def _layers(comparison: Comparison, rows: pd.DataFrame) -> Mapping[str, Any]:
@@ -184,8 +184,8 @@ def rank(load: Load) -> Iterator[Comparison | Check]:
             options |= {"about": about | {"worse": "other ranks"}, "measure": measure}
             yield _steady(comparison(words, *sides, result=result, **options))
     for setting in DECIDING:
-        suites = [suite for suite, _ in setting.suites(setting.counts)]
-        chosen = [load(f"{suite}-baselines", "chosen")["settings"] for suite in suites]
+        suites = setting.suites(setting.counts)
+        chosen = [load(f"{suite}-baselines", "chosen")["settings"] for suite, _ in suites]
         ratios = [[one["cart"]["rank_ratio"] / PAPERS_RANK for one in own] for own in chosen]
         words = f"{setting.words}scale free: the validated rank within a factor of two of 8 %"
         about = {"suite": setting.name, "scale": "free"}
@@ -193,25 +193,24 @@ def rank(load: Load) -> Iterator[Comparison | Check]:
         yield replace(free, unit="log₂", columns="designed")
 
 
-def _wide(rows: pd.DataFrame) -> pd.DataFrame:
-    return 100 * rows.pivot(index=["seed", "task"], columns="rank_ratio", values="accuracy")
-
-
-def _floored(wide: pd.DataFrame) -> Limit:
-    return "most" if (wide.idxmax(axis=1) == wide.columns.min()).mean() > FLOORED else ""
+def _wide(rows: pd.DataFrame) -> tuple[pd.DataFrame, Limit]:
+    """Accuracies in per cent by rank, and whether too many of the best ranks are the lowest."""
+    wide = 100 * rows.pivot(index=["seed", "task"], columns="rank_ratio", values="accuracy")
+    floored = (wide.idxmax(axis=1) == wide.columns.min()).mean() > FLOORED
+    return wide, "most" if floored else ""
 
 
 def _near(rows: pd.DataFrame) -> Mapping[str, Any]:
     """How far each task's best rank is from 8 %, in log2."""
-    best = _wide(rows).idxmax(axis=1)
-    distance = matrix(best.map(lambda ratio: math.log2(ratio / PAPERS_RANK)))
-    return {"values": distance, "limit": _floored(_wide(rows))}
+    wide, limit = _wide(rows)
+    distance = wide.idxmax(axis=1).map(lambda ratio: math.log2(ratio / PAPERS_RANK))
+    return {"values": matrix(distance), "limit": limit}
 
 
 def _cheap(rows: pd.DataFrame) -> Mapping[str, Any]:
     """What 8 % gains over each task's best rank."""
-    wide = _wide(rows)
-    return {"values": -matrix(cost_of_papers_rank(wide)), "limit": _floored(wide)}
+    wide, limit = _wide(rows)
+    return {"values": -matrix(cost_of_papers_rank(wide)), "limit": limit}
 
 
 def cost_of_papers_rank(wide: pd.DataFrame) -> pd.Series:
@@ -266,9 +265,8 @@ def task_counts(load: Load) -> Iterator[Comparison]:
     lost = (means.xs(few, level="count") - means.xs(many, level="count")).rename("lost")
     of = partial(comparison, keys=("seed",), unit="points")
     by_count = partial(of, result=means.reset_index, value="percent")
-    rivals = ("average", "task_arithmetic", "ties")
     kinds = {"cart": "", "cart, scale searched": "scale searched, "}
-    for (cart, words), other in product(kinds.items(), rivals):
+    for (cart, words), other in product(kinds.items(), ("average", "task_arithmetic", "ties")):
         least = (means[cart] - means[other]).unstack("count").loc[:, few:].mean().idxmin()
         role: Role = "secondary" if words else "primary"
         says = f"{words}CART above {NAMES[other]} at {least} tasks, where its lead is least"
@@ -311,10 +309,10 @@ def loop(load: Load) -> Iterator[Comparison]:
         compare = partial(comparison, result=result, about=about, value="loss", falling=True)
         for scale in (1.0, 2.0, 3.0) if role == "primary" else (1.0,):
             name, own = f"{words}scale {scale:g}:", role if scale == 1.0 else "secondary"
-            inner, ends = _centred(PAPERS_RANK, scale), _centred(0.0, scale)
+            ratios = (PAPERS_RANK, 0.0, 0.32)
+            inner, ends, far = (_centred(ratio, scale) for ratio in ratios)
             whole = compare(f"{name} lower loss at 8 % than at the average", inner, ends, role=own)
             yield whole
-            far = _centred(0.32, scale)
             yield compare(f"{name} lower loss at 8 % than at 32 %", inner, far, role=own)
             drops = whole.of(load(result)).values.mean(0)
             worst = sorted({*load(result)["task"]})[int(drops.argmin())]
@@ -322,8 +320,7 @@ def loop(load: Load) -> Iterator[Comparison]:
             one: dict[str, Any] = {"where": {"task": worst}, "about": about | {"task": "worst"}}
             yield compare(says, inner, ends, **one, keys=("seed",), role="secondary")
         says = f"{words}lower loss at 8 % than that of task arithmetic"
-        arithmetic = UNCENTRED | {"rank_ratio": 1.0}
-        yield compare(says, _centred(PAPERS_RANK), arithmetic, role=role)
+        yield compare(says, _centred(PAPERS_RANK), UNCENTRED | {"rank_ratio": 1.0}, role=role)
 
 
 def text(load: Load) -> Iterator[Comparison]:
@@ -331,12 +328,12 @@ def text(load: Load) -> Iterator[Comparison]:
     sentences = partial(baselines, "sentences8", load=load)
     bits: dict[str, Any] = {"value": "loss", "falling": True, "unit": "bits"}
     bits |= {"scale": lambda nats: nats / math.log(2), "role": "secondary"}
+    bits["about"] = {"suite": "text4"}
     for other in ("average", "task_arithmetic", "ties"):
         lead, about = GLUE["cart"] - GLUE[other], {"suite": "sentences8"}
         says = f"sentences: CART above {NAMES[other]}"
         yield comparison(says, "cart", other, about=about, result=sentences, paper=lead)
         says = f"texts: CART needs fewer bits per character than {NAMES[other]}"
-        bits["about"] = {"suite": "text4"}
         yield comparison(says, "cart", other, result="text4-baselines", **bits)
 
 
