@@ -26,10 +26,8 @@ LOGS: dict[str, Any] = {"falling": True, "scale": np.log, "unit": "log ratio"}
 
 
 def _gain(says: str, better: str, worse: str, value: str, **options: Any) -> Comparison:
-    options["about"] = options["about"] | {"metric": value}
-    return comparison(
-        f"{says}, {value}", better, worse, value=value, falling=value == "loss", **options
-    )
+    options |= {"about": options["about"] | {"metric": value}, "value": value}
+    return comparison(f"{says}, {value}", better, worse, falling=value == "loss", **options)
 
 
 def before(load: Load) -> Iterator[Comparison]:

@@ -151,8 +151,8 @@ def batch(load: Load) -> Iterator[Comparison]:
         for net in GRIDS:
             sizes, last = _shared(load, net, "batch_size", value)
             says = f": batches of {BATCHES[1]} better than {BATCHES[0]}, both K = {last}"
-            sides = (sizes[size] for size in BATCHES[::-1])
-            yield net.compare(says, value, *sides, about={"batch": "large"})
+            small, large = (sizes[size] for size in BATCHES)
+            yield net.compare(says, value, large, small, about={"batch": "large"})
         says = f": that gain is larger than at rate {LARGE:g}, both K = {EARLY}"
         gains = (gain(value, rate) for rate in (VIT.rate, LARGE))
         yield VIT.compare(says, value, *gains, about={"batch": "by rate"})
@@ -198,10 +198,8 @@ def data(load: Load) -> Iterator[Comparison]:
             yield net.compare(says, value, wide[more], wide[less], about=about)
             if net in BY_OTHERS:
                 continue
-            sides = (
-                net.line(load, value, share=share, steps=round(float(share) * last))
-                for share in (more, less)
-            )
+            passes = {share: round(float(share) * last) for share in (more, less)}
+            sides = (net.line(load, value, share=s, steps=k) for s, k in passes.items())
             says = f", equal passes: {words} better than {100 * less:g} %"
             about |= {"at": "equal passes"}
             yield net.compare(says, value, *sides, about=about, role="control")
@@ -292,11 +290,10 @@ def needed(load: Load) -> Iterator[Comparison]:
 
 def stopped(load: Load) -> Iterator[Comparison]:
     """T17: experts that stopped at their least validation loss."""
-    stopped = sweep.at(load(RESULT, "stopped"))
+    stopped = sweep.at(load(RESULT, "stopped")).assign(all=0)
     for value in UNITS:
-        wide = VIT.wide(load, value)
+        wide, early = VIT.wide(load, value), sweep.spread(stopped, "all", value)[0]
         last = wide.columns[-1]
-        early = sweep.spread(stopped.assign(all=0), "all", value)[0]
         says = f": experts stopped by validation merge better than all after K = {last}"
         yield VIT.compare(says, value, early, wide[last], about={"steps": "stopped"})
 
@@ -305,8 +302,8 @@ def opposite(load: Load) -> Iterator[Comparison]:
     """T18: what experts and their average do after the best number of steps."""
     for value in UNITS:
         wide = VIT.wide(load, value)
-        experts = sweep.at(load(RESULT, "experts"), steps=None)
-        alone = sweep.spread(experts[experts["steps"] > 0], "steps", value)
+        experts = sweep.at(load(RESULT, "experts"), steps=None).query("steps > 0")
+        alone = sweep.spread(experts, "steps", value)
         best = VIT.best(load, "steps", value, list(wide)[1:-1])
         last = wide.columns[-1]
         role: Role = "primary" if value == "accuracy" else "secondary"
