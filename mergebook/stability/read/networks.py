@@ -23,12 +23,10 @@ def theorem_3(record: Mapping[str, Any], *, batch: int = 32, examples: int = 150
         curvature, gradients, points = (table[table["seed"] == seed] for table in tables)
         smooth = float(curvature["smoothness"].max())
         start = gradients[gradients["point"] == "pretrained"]
-        losses = _losses(smooth, start)
-        rate = bounds.PAPERS_DOMAIN / smooth
-        plan = Training.alike(len(start), 1, rate, batch, examples)
+        plan = Training.alike(len(start), 1, bounds.PAPERS_DOMAIN / smooth, batch, examples)
         values = points.set_index("point")[["loss", "squared"]].loc["pretrained"]
         pl = pl_constant(torch.tensor([values["loss"]]), torch.tensor([values["squared"]]), smooth)
-        parts, *_ = bounds.theorem_3(losses, plan, values["loss"], pl, gamma=None)
+        parts, *_ = bounds.theorem_3(_losses(smooth, start), plan, values["loss"], pl, gamma=None)
         ratios.append(sum(parts.values()) / values["loss"])
     return ratios
 
