@@ -133,7 +133,7 @@ def powers(load: Load) -> Iterator[Comparison]:
             compare = partial(comparison, **rows, keys=SEED, unit="")
             about = {"network": network, "sweep": sweep}
             role: Role = "secondary" if "whole epochs" in when else "primary"
-            says, law = f"{name}: above 0", {}
+            says, law = f"{name}: above 0", dict[str, Any]()
             if parameter != "batch":
                 says = f"{name}: about {PRINTED[parameter]:g}"
                 law = {"bound": PRINTED[parameter], "tolerance": NEAR_POWER}

@@ -175,7 +175,8 @@ def fitted(table: pd.DataFrame, known: Mapping[int, Start], score: Score) -> pd.
     tables = {smooth: with_smoothness(own, known, smooth) for smooth in FITTED}
     scores = pd.DataFrame({smooth: score(tables[smooth]) for smooth in FITTED})
     best = {seed: tables[scores.drop(seed).mean().idxmax()] for seed in scores.index}
-    return pd.concat([rows[rows["seed"] == seed] for seed, rows in best.items()], ignore_index=True)
+    parts: list[pd.DataFrame] = [rows[rows["seed"] == seed] for seed, rows in best.items()]
+    return pd.concat(parts, ignore_index=True)
 
 
 def with_smoothness(table: pd.DataFrame, known: Mapping[int, Start], smooth: float) -> pd.DataFrame:
