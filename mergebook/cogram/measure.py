@@ -124,15 +124,14 @@ def _settings(source: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     for kind in ("medoid", "kmeans", "batch"):
         yield {"levels": "layer", "prototypes": kind, "iterations": 1}, {}
     weights = {"levels": ("weight",), "order": "sequential"}
-    others: dict[str, dict[str, Any]] = {
-        "layer, rolled back": {"rollback": ("layer",)},
-        "layer, shrunk": {"shrinkage": 0.5},
-        "all neurons, in turn": {"levels": ("neuron",), "order": "sequential"},
-        "all weights, in turn": weights,
-    }
-    for name, options in others.items():
-        yield {"levels": name, "prototypes": "arithmetic", "iterations": 1}, options
-    yield {"levels": "all weights, in turn", "prototypes": "geometric", "iterations": 1}, weights
+    others: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("layer, rolled back", "arithmetic", {"rollback": ("layer",)}),
+        ("layer, shrunk", "arithmetic", {"shrinkage": 0.5}),
+        ("all neurons, in turn", "arithmetic", weights | {"levels": ("neuron",)}),
+        *(("all weights, in turn", kind, weights) for kind in ("arithmetic", "geometric")),
+    )
+    for name, kind, options in others:
+        yield {"levels": name, "prototypes": kind, "iterations": 1}, options
 
 
 def _judged(pair: Pair, state: StateDict) -> dict[str, Any]:
@@ -224,13 +223,11 @@ def tuning(seed: int, source: str = "synthetic", *, learning_rate: float = 1e-3)
     return {"test": rows}
 
 
-def _trained(
-    pair: Pair, state: StateDict, training: str, learning_rate: float, seed: int
-) -> StateDict:
+def _trained(pair: Pair, state: StateDict, training: str, rate: float, seed: int) -> StateDict:
     if training == "none":
         return state
     around: dict[str, Any] = {"model": pair.model, "heads": {"all": nn.Identity()}}
-    around |= {"data": {"all": pair.together}, "learning_rate": learning_rate, "seed": seed}
+    around |= {"data": {"all": pair.together}, "learning_rate": rate, "seed": seed}
     if training == "fine-tuning":
         return fine_tune(state, epochs=28, **around).state
     return fine_tune(kickoff(state, **around).state, **around).state
