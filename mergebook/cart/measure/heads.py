@@ -142,11 +142,8 @@ def label_budget(
         part = labelled(zoo, budget or None)
         found, states = _chosen(labelled(zoo, min(budget or tuned, tuned)), grids)
         tables["chosen"] += [{"budget": budget, **row} for row in found["chosen"]]
-        (best,) = (
-            row["settings"]
-            for row in found["chosen"]
-            if (row["method"], row["by"]) == ("cart", "frozen")
-        )
+        by_way = {(row["method"], row["by"]): row["settings"] for row in found["chosen"]}
+        best = by_way["cart", "frozen"]
         learned = {"base": "cart", "init": best["scale"], "rank_ratio": best["rank_ratio"]}
         learned |= {"loss": "cross_entropy", "learning_rate": 1e-2}
         data = lab.examples_of(part, None, "validation")
