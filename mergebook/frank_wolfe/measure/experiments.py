@@ -58,9 +58,7 @@ def procedures(
     rules = {name: lab.merge_zoo(name, zoo, **best) for name, best in chosen.items()}
     trained = {"steps": training}
     runs: dict[str, tuple[str, Mapping[str, Any], dict[str, Any]]] = {
-        "fisher": ("fisher", inputs, {}),
-        "regmean": ("regmean", inputs, {}),
-        "regmean_plusplus": ("regmean_plusplus", inputs, {}),
+        **{name: (name, inputs, {}) for name in ("fisher", "regmean", "regmean_plusplus")},
         "greedy_soup": ("greedy_soup", data, {}),
         "adamerging": ("adamerging", inputs, {"learning_rate": 0.2 / training, **trained}),
         "concrete": ("concrete", inputs, {"learning_rate": 2 / training, **trained}),
@@ -195,8 +193,7 @@ def _shuffled(zoo: Zoo) -> list[str]:
 
 def _proof(zoo: Zoo, result: Adapted, start: StateDict) -> dict[str, float]:
     """How far the coefficients prove that the merged model lies in the hull."""
-    table = result.coefficients
-    vertices = [*zoo.experts.values(), start]
+    table, vertices = result.coefficients, [*zoo.experts.values(), start]
     keys = list(table.columns)
     pairs = {key: zip(table[key], vertices, strict=True) for key in keys}
     rebuilt = {key: sum(weight * each[key] for weight, each in pairs[key]) for key in keys}
