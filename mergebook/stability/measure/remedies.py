@@ -146,8 +146,7 @@ def _compared(
         if len(zoo.suite.tasks) > 1:
             losses = [*task_losses(comparison.problem_of(zoo, examples), merged).values()]
             products = estimators.gradient_products(losses, parts)
-            first_of_two = estimators.heterogeneity(products)[0]  # the other one is the same
-            row["heterogeneity"] = first_of_two.value
+            row["heterogeneity"] = estimators.heterogeneity(products)[0].value  # both are the same
         yield row
 
 

@@ -97,17 +97,12 @@ def changes(before: Tensor, after: Tensor) -> dict[str, Any]:
     """The columns of `variance`'s table, but for the operator, with equal weights."""
     experts = torch.zeros(2, len(before), dtype=torch.float64)
     raw = torch.zeros(2, dtype=torch.float64)
-    pieces = zip(before.split(PIECE, dim=1), after.split(PIECE, dim=1), strict=True)
-    for old, new in pieces:
+    for old, new in zip(before.split(PIECE, dim=1), after.split(PIECE, dim=1), strict=True):
         fallen, zeroed = masks.reduction(old, new), (old != 0) & (new == 0)
         sums = [fallen.sum(1, dtype=torch.float64), (fallen * zeroed).sum(1, dtype=torch.float64)]
         experts += torch.stack(sums).cpu()
         variances = [masks.task_variance(part) for part in (old, new)]
         raw += torch.stack([part.sum(dtype=torch.float64) for part in variances]).cpu()
-    shares = (experts > 0).double().mean(1)
-    return {
-        "raw": float(raw[1] / raw[0]),
-        "relative": masks.relative_variance(after),
-        "experts": float(shares[0]),
-        "experts_zeroed": float(shares[1]),
-    }
+    apart, zeroed = (experts > 0).double().mean(1).tolist()
+    shares = {"experts": apart, "experts_zeroed": zeroed}
+    return {"raw": float(raw[1] / raw[0]), "relative": masks.relative_variance(after), **shares}

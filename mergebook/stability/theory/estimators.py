@@ -83,8 +83,7 @@ def gradient_products(losses: Sequence[TaskLoss], parts: int = 4) -> Tensor:
         cuts = [slice(i * size, (i + 1) * size) for i in range(parts)]
         gradients += [loss[rows].gradient() for rows in cuts]
     stacked = torch.stack(gradients)
-    products = (stacked @ stacked.T).double()
-    return products.view(len(losses), parts, len(losses), parts)
+    return (stacked @ stacked.T).double().view(len(losses), parts, len(losses), parts)
 
 
 def squared_length(products: Tensor, combination: Tensor) -> Estimate:
@@ -94,8 +93,7 @@ def squared_length(products: Tensor, combination: Tensor) -> Estimate:
 
 def heterogeneity(products: Tensor) -> list[Estimate]:
     """ζ_t² = ‖∇f_t − ∇f‖² of every task, f being the mean of these tasks (Assumption 3)."""
-    count = len(products)
-    each = torch.eye(count, dtype=products.dtype) - 1 / count
+    each = torch.eye(len(products), dtype=products.dtype) - 1 / len(products)
     return [squared_length(products, row) for row in each]
 
 
