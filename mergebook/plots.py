@@ -72,28 +72,16 @@ Looks = Mapping[Any, Look]
 
 def use_style() -> None:
     """Set matplotlib's defaults for the book; call once at the top of a notebook."""
-    mpl.rcParams.update(
-        {
-            "figure.figsize": (7.2, 4.2),
-            "figure.dpi": 110,
-            "figure.facecolor": "white",
-            "savefig.facecolor": "white",
-            "savefig.bbox": "tight",
-            "figure.constrained_layout.use": True,
-            "font.size": 12,
-            "axes.titlesize": 13,
-            "axes.titleweight": "bold",
-            "axes.titlelocation": "left",
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "grid.color": "#e3e3e3",
-            "axes.axisbelow": True,
-            "lines.linewidth": 2.2,
-            "legend.frameon": False,
-            "axes.prop_cycle": mpl.rcsetup.cycler(color=list(COLOURS.values())[1:]),
-        }
-    )
+    mpl.rc("figure", figsize=(7.2, 4.2), dpi=110, facecolor="white")
+    mpl.rc("figure.constrained_layout", use=True)
+    mpl.rc("savefig", facecolor="white", bbox="tight")
+    mpl.rc("font", size=12)
+    mpl.rc("axes", titlesize=13, titleweight="bold", titlelocation="left", axisbelow=True)
+    mpl.rc("axes", grid=True, prop_cycle=mpl.rcsetup.cycler(color=list(COLOURS.values())[1:]))
+    mpl.rc("axes.spines", top=False, right=False)
+    mpl.rc("grid", color="#e3e3e3")
+    mpl.rc("lines", linewidth=2.2)
+    mpl.rc("legend", frameon=False)
 
 
 def label(method: str) -> str:
@@ -136,17 +124,10 @@ def heat_map(
     """A table as coloured cells with their numbers, dark at ``low``; ``bar`` names the colours."""
     import seaborn as sns
 
-    sns.heatmap(
-        values.astype(float),
-        ax=ax,
-        vmin=low,
-        vmax=high,
-        cmap="cividis",
-        annot=True,
-        fmt=f".{digits}f",
-        annot_kws={"fontsize": 10},
-        cbar_kws={"label": bar, "fraction": 0.046, "pad": 0.02},
-    )
+    cells = {"annot": True, "fmt": f".{digits}f", "annot_kws": {"fontsize": 10}}
+    colours = {"vmin": low, "vmax": high, "cmap": "cividis"}
+    beside = {"label": bar, "fraction": 0.046, "pad": 0.02}
+    sns.heatmap(values.astype(float), ax=ax, **cells, **colours, cbar_kws=beside)
     for text, value in zip(ax.texts, values.to_numpy(dtype=float).ravel(), strict=True):
         text.set_color("black" if value > (low + high) / 2 else "white")
     ax.set_xticklabels(ax.get_xticklabels(), rotation=40, ha="right", rotation_mode="anchor")
@@ -162,9 +143,7 @@ def rank_axis(ax: Axes, *, scale: str = "log", ticks: Sequence[int] = RANKS) -> 
 
 
 def forest(
-    sets: Mapping[str, pd.DataFrame],
-    ax: Axes,
-    colours: Sequence[str] | Mapping[str, str],
+    sets: Mapping[str, pd.DataFrame], ax: Axes, colours: Sequence[str] | Mapping[str, str]
 ) -> None:
     """Differences with both intervals of `both_intervals`: thick across seeds, thin across tasks.
 
@@ -276,10 +255,10 @@ def dots(
     text, shade, fmt = look
     drawn: dict[str, Any] = {"color": shade, "label": text, "fmt": fmt, "ms": 6, "capsize": 3}
     places = np.array([list(names).index(name) for name in rows.index]) + shift
+    spots: dict[str, Any] = {"x": rows["mean"], "y": places, "xerr": _errors(rows)}
     if upright:
-        ax.errorbar(places, rows["mean"], yerr=_errors(rows), **drawn | style)
-    else:
-        ax.errorbar(rows["mean"], places, xerr=_errors(rows), **drawn | style)
+        spots = {"x": places, "y": rows["mean"], "yerr": _errors(rows)}
+    ax.errorbar(**spots, **drawn | style)
 
 
 def intervals(
