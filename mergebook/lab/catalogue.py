@@ -3,15 +3,12 @@
 import importlib
 import pkgutil
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
 from mergebook import PAPERS
 from mergebook.lab.measuring import Measurement
 from mergebook.lab.runner import REGISTERED, Study
-from mergelib.hashing import plain
 
 for _paper in PAPERS:
     _room = importlib.import_module(f"mergebook.{_paper}.measure")
@@ -60,20 +57,3 @@ def planned(name: str, suite: str | None = None) -> Measurement:
         settings=table.get("settings", {}),
         points=table.get("points", [{}]),
     )
-
-
-def differences(plan: Measurement, made: Mapping[str, Any]) -> str:
-    """In what a result's provenance differs from its entry; settings that it lacks do not count."""
-    runs = plan.runs()
-    first = runs[0]
-    asked = {"study": first.study.name, "suite": first.suite, "seeds": [*plan.seeds]}
-    wrong = [name for name, value in asked.items() if made.get(name) != value]
-    usual = {"model": first.model, "recipe": first.recipe and asdict(first.recipe)}
-    wrong += [n for n, value in usual.items() if value and made.get(n) not in (None, value)]
-    planned = [run.settings for run in runs if run.seed == first.seed]
-    measured = [{**made["settings"], **point} for point in made.get("points", [{}])]
-    if len(measured) != len(planned):
-        wrong.append("the number of points")
-    for ours, theirs in zip(planned, measured, strict=False):
-        wrong += [f"setting {n!r}" for n in theirs if n in ours and plain(ours[n]) != theirs[n]]
-    return f"its entry differs in {', '.join(dict.fromkeys(wrong))}" if wrong else ""

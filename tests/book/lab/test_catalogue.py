@@ -1,17 +1,38 @@
 """Every result is as its entry says."""
 
 import shlex
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mergebook.lab.catalogue import differences, entries, planned
+from mergebook.lab.catalogue import entries, planned
+from mergebook.lab.measuring import Measurement
 from mergebook.lab.results import read_result
+from mergelib.hashing import plain
 from tests.book.lab.test_sweep import cloudpickle
 
 ROOT = Path(__file__).parents[3]
 RESULTS = {file.stem: file for file in (ROOT / "results").glob("*.json")}
+
+
+def differences(plan: Measurement, made: Mapping[str, Any]) -> str:
+    """In what a result's provenance differs from its entry; settings that it lacks do not count."""
+    runs = plan.runs()
+    first = runs[0]
+    asked = {"study": first.study.name, "suite": first.suite, "seeds": [*plan.seeds]}
+    wrong = [name for name, value in asked.items() if made.get(name) != value]
+    usual = {"model": first.model, "recipe": first.recipe and asdict(first.recipe)}
+    wrong += [n for n, value in usual.items() if value and made.get(n) not in (None, value)]
+    planned = [run.settings for run in runs if run.seed == first.seed]
+    measured = [{**made["settings"], **point} for point in made.get("points", [{}])]
+    if len(measured) != len(planned):
+        wrong.append("the number of points")
+    for ours, theirs in zip(planned, measured, strict=False):
+        wrong += [f"setting {n!r}" for n in theirs if n in ours and plain(ours[n]) != theirs[n]]
+    return f"its entry differs in {', '.join(dict.fromkeys(wrong))}" if wrong else ""
 
 
 def test_every_result_has_an_entry() -> None:
