@@ -129,25 +129,14 @@ class Row(NamedTuple):
 def entries() -> list[Row]:
     """The leaderboard, by suites, each from the most accurate method downwards."""
     rows = []
-    for (suite, method), part in scores().groupby(["suite", "method"], sort=False):
-        mean, half_width = interval([*100 * part.groupby("seed")["accuracy"].mean()])
+    for key, part in scores().groupby(["suite", "method"], sort=False):
+        suite, method = map(str, key)
+        needs = DATA.get(method, NOTHING), method in TASK_KNOWN
+        accuracy = interval([*100 * part.groupby("seed")["accuracy"].mean()])
         by_task = 100 * part.groupby("task")["normalised"].mean()
-        labels, seconds = _spent(str(suite), str(method))
-        rows.append(
-            Row(
-                suite=str(suite),
-                method=str(method),
-                data=DATA.get(str(method), NOTHING),
-                task_known=method in TASK_KNOWN,
-                accuracy=mean,
-                half_width=half_width,
-                normalised=float(by_task.mean()),
-                worst=float(by_task.min()),
-                labels=labels,
-                seconds=seconds,
-                seeds=part["seed"].nunique(),
-            )
-        )
+        ratios = float(by_task.mean()), float(by_task.min())
+        spent, seeds = _spent(suite, method), part["seed"].nunique()
+        rows.append(Row(suite, method, *needs, *accuracy, *ratios, *spent, seeds))
     return sorted(rows, key=lambda row: (list(SUITES).index(row.suite), -row.accuracy))
 
 
