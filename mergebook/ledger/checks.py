@@ -193,6 +193,5 @@ def _need(table: pd.DataFrame, columns: Iterable[str]) -> None:
 
 def matrix(column: pd.Series) -> np.ndarray:
     """A column indexed by seed, or by seed and task, as a table with one row per seed."""
-    if column.index.nlevels == 1:
-        return column.sort_index().to_numpy(dtype=float)
-    return column.unstack().sort_index().to_numpy(dtype=float)
+    table: pd.Series | pd.DataFrame = column if column.index.nlevels == 1 else column.unstack()
+    return table.sort_index().to_numpy(dtype=float)

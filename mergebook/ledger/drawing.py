@@ -17,15 +17,7 @@ from mergebook.plots import BLUE, GREY, LIGHT, VERMILION
 # What fails also has a shape of its own, and so have facts.
 COLOURS = {"holds": BLUE, "open": GREY, "fails": VERMILION, "proved": BLUE, "refuted": VERMILION}
 SHAPES = {"holds": "o", "open": "o", "fails": "X", "proved": "s", "refuted": "X"}
-MARKS = {
-    "holds": "●",
-    "proved": "■",
-    "mixed": "◐",
-    "undecided": "○",
-    "does not hold here": "✕",
-    "refuted by counterexample": "✖",
-    "not tested": "–",
-}
+MARKS = dict(zip(VERDICTS, "●■◐○✕✖–", strict=True))
 UNITS = {
     "seeds": "other seeds, on these tasks and networks",
     "tasks": "other seeds and, in checks on several tasks, other tasks like these",
@@ -60,8 +52,7 @@ def forest(table: pd.DataFrame, checks: pd.DataFrame) -> Figure:
         place += height
     mine = pd.DataFrame([check for _, check in drawn])
     ax.set(ylim=(place - 0.4, -0.8), xlim=(LEFT, RIGHT), xticks=[], yticks=[])
-    for side in ("left", "bottom"):
-        ax.spines[side].set_visible(False)
+    ax.spines[["left", "bottom"]].set_visible(False)
     ax.grid(visible=False)
     for outcome, shade in COLOURS.items():
         if outcome in {*mine["outcome"]} | {"holds", "open", "fails"}:
@@ -134,10 +125,10 @@ def counted(table: pd.DataFrame) -> str:
     """How many claims have which verdict, in words."""
     counts = table["verdict"].value_counts().reindex(VERDICTS).dropna().astype(int)
     many = {"holds": "hold", "does not hold here": "do not hold here"}
-    parts = []
-    for verdict, count in counts.items():
-        parts.append(f"{count} {verdict if count == 1 else many.get(str(verdict), verdict)}")
-    return ", ".join(parts)
+    return ", ".join(
+        f"{count} {verdict if count == 1 else many.get(str(verdict), verdict)}"
+        for verdict, count in counts.items()
+    )
 
 
 def entries(table: pd.DataFrame, checks: pd.DataFrame) -> str:
@@ -186,10 +177,9 @@ def _weakest(checks: pd.DataFrame) -> str:
     check = weakest(checks)
     if check is None:
         return ""
-    power = ""
-    if check.outcome == "open":
-        power = f". It could only have shown {_distance(check)} or more"
-    return f". Weakest check: {check.what}: {_interval(check)}{power}"
+    shown = f". Weakest check: {check.what}: {_interval(check)}"
+    power = f". It could only have shown {_distance(check)} or more"
+    return shown + power if check.outcome == "open" else shown
 
 
 def _pooled(effect: Pooled | None, checks: pd.DataFrame) -> list[str]:
@@ -209,10 +199,9 @@ def _pooled(effect: Pooled | None, checks: pd.DataFrame) -> list[str]:
 def _interval(check: Any) -> str:
     if check.kind == "fact":
         return number(check)
-    ends = [check.low, check.high]
-    if check.unit == SPREAD:
-        ends = [float(np.exp(end)) for end in ends]
-    return f"{number(check)} [{_digits(ends[0])}, {_digits(ends[1])}]"
+    scale: Any = np.exp if check.unit == SPREAD else float
+    low, high = (_digits(float(scale(end))) for end in (check.low, check.high))
+    return f"{number(check)} [{low}, {high}]"
 
 
 def _line(check: Any) -> str:
