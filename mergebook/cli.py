@@ -120,9 +120,7 @@ def demo(
     loaded = load_suite_shown(suite, seed)
     output.mkdir(parents=True, exist_ok=True)  # fails before the work begins, not after it
     zoo = load_zoo(loaded, device=device)
-    settings: dict[str, dict[str, Any]] = {method: {} for method in DEMO}
-    if tune:
-        settings = {method: choose(zoo, method, GRIDS[method])[0] for method in DEMO}
+    settings = {method: choose(zoo, method, GRIDS[method])[0] if tune else {} for method in DEMO}
     table = compare(zoo, settings)
     table.to_csv(output / f"{suite}.csv", index=False)
     mpl.use("Agg")
@@ -189,8 +187,8 @@ def measure(
     from mergebook.lab.results import write_result
     from mergebook.lab.runner import REGISTERED
 
-    options: dict[str, Any] = {"profile": profile, "tasks": split_commas(tasks)}
-    options = {name: value for name, value in options.items() if value is not None}
+    given = {"profile": profile, "tasks": split_commas(tasks)}
+    options = {name: value for name, value in given.items() if value is not None}
     changed = suite or model or options or settings or points or first is not None
     if output is None and (name in REGISTERED or changed):
         raise ValueError("name the file to write, with --output: this is not the book's result")
