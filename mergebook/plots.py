@@ -25,16 +25,14 @@ DARK, SILVER, LIGHT = "#444444", "#999999", "#dedede"
 CYCLE = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK, GREY)
 SHAPES = "osD^v<>P"
 
-# Method to its label and colour; those without one are purple.
-METHODS: dict[str, tuple[str, str | None]] = {
+# Method to its label and colour.
+METHODS = {
     "pretrained": ("pretrained", GREY),
     "average": ("average", SKY),
     "task_arithmetic": ("task arithmetic", BLUE),
     "low_rank_task_arithmetic": ("low-rank task arithmetic", NAVY),
     "ties": ("TIES", ORANGE),
     "dare": ("DARE", PINK),
-    "fednova": ("FedNova", None),
-    "wsm": ("WSM", None),
     "slerp": ("SLERP", "#b8a100"),
     "model_stock": ("Model Stock", "#3a7ca5"),
     "breadcrumbs": ("Breadcrumbs", "#d9a441"),
@@ -45,23 +43,16 @@ METHODS: dict[str, tuple[str, str | None]] = {
     "iso_c": ("Iso-C", "#4db38f"),
     "iso_cts": ("Iso-CTS", "#00694d"),
     "wudi": ("WUDI", "#5b5bd6"),
-    "doge": ("DOGE", None),
     "individual": ("individual", BLACK),
-    "fisher": ("Fisher", None),
-    "regmean": ("RegMean", None),
-    "regmean_plusplus": ("RegMean++", None),
-    "esm": ("ESM", None),
-    "symerge": ("SyMerge", None),
-    "adamerging": ("AdaMerging", None),
-    "adarank": ("AdaRank", None),
-    "concrete": ("Concrete", None),
-    "surgery": ("Surgery", None),
-    "frank_wolfe": ("FW", None),
-    "multitask": ("multi-task training", None),
-    "cogram": ("CoGraM", None),
 }
+COLOURS = {method: shade for method, (_, shade) in METHODS.items()}
 LABELS = {method: text for method, (text, _) in METHODS.items()}
-COLOURS = {method: shade for method, (_, shade) in METHODS.items() if shade}
+# Methods without a colour of their own are purple.
+LABELS |= {"fednova": "FedNova", "wsm": "WSM", "doge": "DOGE", "fisher": "Fisher", "esm": "ESM"}
+LABELS |= {"regmean": "RegMean", "regmean_plusplus": "RegMean++", "symerge": "SyMerge"}
+LABELS |= {"adamerging": "AdaMerging", "adarank": "AdaRank", "concrete": "Concrete"}
+LABELS |= {"surgery": "Surgery", "frank_wolfe": "FW", "cogram": "CoGraM"}
+LABELS |= {"multitask": "multi-task training"}
 MARKERS = {"pretrained": "s", "individual": "D"}
 
 RANKS = (1, 2, 4, 8, 16, 32, 100)
