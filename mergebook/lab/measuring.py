@@ -82,7 +82,9 @@ def _assembled(runs: Sequence[Run], records: Sequence[Mapping[str, Any]]) -> dic
     for seed, group in parts.items():
         values = {name: [part[name] for part in group] for name in group[0]}
         made[seed] = {n: v[0] if all(each == v[0] for each in v) else v for n, v in values.items()}
-    return {"provenance": {**common, **_said_once(made)}, **_stacked(records)}
+    names = dict.fromkeys(name for record in records for name in record if name != "provenance")
+    tables = {name: [row for part in records for row in part.get(name, ())] for name in names}
+    return {"provenance": {**common, **_said_once(made)}, **tables}
 
 
 def _said_once(made: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -95,12 +97,3 @@ def _said_once(made: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         else first[name]
         for name, values in by_seed.items()
     }
-
-
-def _stacked(records: Sequence[Mapping[str, Any]]) -> Tables:
-    tables: Tables = {}
-    for record in records:
-        for name, rows in record.items():
-            if name != "provenance":
-                tables.setdefault(name, []).extend(rows)
-    return tables
