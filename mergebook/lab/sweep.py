@@ -94,9 +94,7 @@ def _locked(file: Path, wait: bool) -> Iterator[None]:
     lock = FileLock(file, timeout=-1 if wait else 0)
     try:
         lock.acquire()
-    except Timeout:
-        raise
-    except OSError as error:
+    except OSError as error:  # a Timeout is one, without a number
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
     try:
