@@ -4,6 +4,8 @@ A head is a cosine classifier of the mean *pretrained* features of a few example
 CLIP's text heads are (Ilharco et al., 2023): "pretrained" is a weak but honest classifier.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -52,15 +54,10 @@ def few_shot_heads(
     backbone: nn.Module, suite: Suite, recipe: Recipe, seed: int
 ) -> dict[str, nn.Module]:
     """The frozen few-shot head of every task, from pretrained features (see `few_shot_head`)."""
+    how: dict[str, Any] = {"shots": recipe.shots, "scale": recipe.head_scale, "seed": seed}
     return {
         name: few_shot_head(
-            backbone,
-            task.train,
-            len(task.class_names),
-            transform=task.transform,
-            shots=recipe.shots,
-            scale=recipe.head_scale,
-            seed=seed,
+            backbone, task.train, len(task.class_names), transform=task.transform, **how
         )
         for name, task in suite.tasks.items()
     }
