@@ -153,8 +153,7 @@ def forest(
             ax.plot(mean, y, marker, color=shade, ms=7, mec="white")
     note: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": 9}
     ax.text(1, 1.005, "thick: seeds, thin: seeds and tasks", transform=ax.transAxes, **note)
-    ax.set_yticks(range(len(rows)), [str(name) for name in rows.index])
-    ax.set_ylim(len(rows) - 0.5, -0.5)
+    name_axis(ax, rows.index)
 
 
 def _errors(rows: pd.DataFrame) -> Any:
