@@ -14,12 +14,9 @@ bound. Only primary checks decide. One rule gives the roles of all claims:
 Roles and tolerances of a new measurement are committed before its result, in ``results/plan.toml``.
 """
 
-from mergebook.ledger.checks import Check as Check
-from mergebook.ledger.comparisons import Comparison as Comparison
-from mergebook.ledger.comparisons import Load as Load
-from mergebook.ledger.comparisons import comparison as comparison
-from mergebook.ledger.verdicts import Claim as Claim
-from mergebook.ledger.verdicts import judge as judge
-from mergebook.ledger.verdicts import outcomes as outcomes
-from mergebook.ledger.verdicts import read_claims as read_claims
-from mergebook.ledger.verdicts import verdict as verdict
+from mergebook.ledger.checks import Check
+from mergebook.ledger.comparisons import Comparison, Load, comparison
+from mergebook.ledger.verdicts import Claim, judge, outcomes, read_claims, verdict
+
+__all__ = ["Check", "Claim", "Comparison", "Load", "comparison"]
+__all__ += ["judge", "outcomes", "read_claims", "verdict"]

@@ -3,6 +3,7 @@
 import datetime
 import importlib.metadata
 import platform
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ def provenance(**inputs: Any) -> dict[str, Any]:
     device = str(inputs.pop("device", "cpu"))
     packages = ["mergelib-book", "torch", "torchvision", "numpy"]
     packages += ["scikit-learn", "matplotlib", "pillow"]
+    versions = {package: importlib.metadata.version(package) for package in packages}
     return {
         **inputs,
-        "versions": {"python": platform.python_version(), **{p: _version(p) for p in packages}},
+        "versions": {"python": platform.python_version(), **versions},
         "device": _device_name(device),
         **({"float32_matmul": torch.get_float32_matmul_precision()} if "cuda" in device else {}),
         "threads": torch.get_num_threads(),
@@ -26,22 +28,12 @@ def provenance(**inputs: Any) -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def _device_name(device: str) -> str:
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    told = Path("/proc/cpuinfo")
+    named = re.search(r"^model name\s*: (.+)", told.read_text() if told.exists() else "", re.M)
+    return named[1].strip() if named else platform.processor() or platform.machine()
 
 
 def _commit() -> str:
@@ -49,9 +41,8 @@ def _commit() -> str:
     folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True
-        ).stdout.strip()
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL).strip()
 
     try:
         git("ls-files", "--error-unmatch", __file__)

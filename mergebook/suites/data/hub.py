@@ -10,13 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from mergebook.suites.types import Zoo
-from mergelib.evaluation.tasks import Suite
-from mergelib.hashing import fingerprint, sha256_of
 from mergelib.io import Checkpoint
-from mergelib.io.hub import fetch
 from mergelib.statedict import StateDict, check_compatible
 
 # What older checkpoints store beside the weights, and a pooler that no model here has.
@@ -66,28 +62,6 @@ def read_part(folder: Path, prefix: str, like: StateDict) -> dict[str, Tensor]:
     }
     check_compatible(like, {str(folder): state}, "the model")
     return {name: state[name] for name in like}
-
-
-def zoo_of_files(suite: Suite, network: nn.Module, folder: Path, start: str, prefix: str) -> Zoo:
-    """A zoo without heads: a pretrained network, and experts named `start` and the task."""
-    files = {task: fetch(f"{start}{task}") for task in suite.tasks}
-    pretrained = {key: value.clone() for key, value in network.state_dict().items()}
-    experts = {}
-    for task, file in files.items():
-        part = read_part(file, prefix, pretrained)
-        experts[task] = {key: tensor.to(pretrained[key].device) for key, tensor in part.items()}
-    shards = [
-        shard for each in (folder, *files.values()) for shard in sorted(Checkpoint(each).shards)
-    ]
-    made = fingerprint("".join(map(sha256_of, shards)))
-    told = revisions({"pretrained": folder, **files})
-    return Zoo(suite, network, pretrained, experts, {}, files, made, told)
-
-
-def load_weights(model: nn.Module, folder: Path, prefix: str = "") -> nn.Module:
-    """The model with the weights of a folder, ready for inference; errors as in `read_part`."""
-    model.load_state_dict(read_part(folder, prefix, model.state_dict()))
-    return model.eval()
 
 
 def load_data(

@@ -6,7 +6,7 @@ tower is merged up to its pooled token. Needs the extra ``hub`` (transformers, d
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from mergebook.suites.models import Head, scale_pixels
 from mergebook.suites.registry import Family, LoadedTask, Sizes, register
 from mergebook.suites.types import Zoo
 from mergelib.evaluation.tasks import Split, Suite, Task
-from mergelib.hashing import fingerprint
+from mergelib.hashing import fingerprint, sha256_of
+from mergelib.io import Checkpoint
 from mergelib.io.hub import fetch
 from mergelib.progress import progress
 
@@ -154,18 +155,26 @@ def load_zoo(
     local = Path(model).expanduser()
     folder = fetch(local if local.exists() or "/" in str(model) else f"openai/{model}")
     clip: Any = CLIPModel(hub.read_config(folder, "clip"))
-    hub.load_weights(clip, folder)
-    clip.to(device)
-    experts = str(local) if local.exists() else f"tanganke/{local.name.partition('@')[0]}"
-    tower = VisionTower(clip).eval()
-    zoo = hub.zoo_of_files(suite, tower, folder, f"{experts}_", "vision_model.")
+    clip.load_state_dict(hub.read_part(folder, "", clip.state_dict()))
+    tower = VisionTower(clip.eval().to(device))
+    pretrained = {key: value.clone() for key, value in tower.state_dict().items()}
+    start = str(local) if local.exists() else f"tanganke/{local.name.partition('@')[0]}"
+    files = {name: fetch(f"{start}_{name}") for name in suite.tasks}
+    experts = {
+        name: {key: tensor.to(device) for key, tensor in part.items()}
+        for name, file in files.items()
+        for part in [hub.read_part(file, "vision_model.", pretrained)]
+    }
     tokenizer = hub.read_tokenizer(folder)
     heads: dict[str, nn.Module] = {
         name: zero_shot_head(clip, tokenizer, task.class_names, SOURCES[name].templates)
         for name, task in suite.tasks.items()
     }
+    folders = {"pretrained": folder, **files}
+    shards = [file for each in folders.values() for file in sorted(Checkpoint(each).shards)]
     prompts = [(name, suite.tasks[name].class_names, SOURCES[name].templates) for name in heads]
-    return replace(zoo, heads=heads, fingerprint=fingerprint(zoo.fingerprint + repr(prompts)))
+    made = fingerprint(fingerprint("".join(map(sha256_of, shards))) + repr(prompts))
+    return Zoo(suite, tower, pretrained, experts, heads, files, made, hub.revisions(folders))
 
 
 CLIP = register(

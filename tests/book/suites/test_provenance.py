@@ -27,10 +27,6 @@ def test_a_record_carries_its_inputs_and_the_machine() -> None:
     assert abs((date - datetime.datetime.now(datetime.UTC).date()).days) <= 1
 
 
-def test_a_package_that_is_not_installed() -> None:
-    assert module._version("surely-no-such-package") == "not installed"
-
-
 def git(folder: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     command = ["git", "-C", str(folder), *identity, *arguments]
