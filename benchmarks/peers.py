@@ -185,6 +185,7 @@ def main(
         print(json.dumps(once(case, who, method, Path(folder))))
         return
     peers = {"memory": ("fusion-bench", [*MEMORY]), "files": ("mergekit", [*FILES])}
+    told = provenance()  # before minutes of measuring, in case that it fails
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         write_folders(Path(name), small)
@@ -196,7 +197,7 @@ def main(
                     row = {"case": case, "program": who, "method": method, "repeat": repeat}
                     rows.append(row | found)
     record = {
-        "provenance": provenance(),
+        "provenance": told,
         "versions": {peer: version(peer) for peer in ("mergekit", "fusion-bench")},
         "memory_limit": MEMORY_LIMIT,
         "experts": COUNT,

@@ -11,8 +11,9 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
 from mergebook.suites.caching import VERSION, cached
-from mergebook.suites.families import Pretraining, family_with
+from mergebook.suites.families import family_with
 from mergebook.suites.provenance import provenance
+from mergebook.suites.registry import Pretraining
 from mergelib.hashing import fingerprint, plain
 from mergelib.io import cache_folder
 

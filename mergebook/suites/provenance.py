@@ -16,7 +16,8 @@ def provenance(**inputs: Any) -> dict[str, Any]:
     device = str(inputs.pop("device", "cpu"))
     packages = ["mergelib-book", "torch", "torchvision", "numpy"]
     packages += ["scikit-learn", "matplotlib", "pillow"]
-    versions = {package: importlib.metadata.version(package) for package in packages}
+    installed = {each.name.lower(): each.version for each in importlib.metadata.distributions()}
+    versions = {name: installed.get(name, "not installed") for name in packages}
     return {
         **inputs,
         "versions": {"python": platform.python_version(), **versions},

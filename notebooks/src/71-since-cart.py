@@ -115,6 +115,19 @@ def added(suffix, suite):
 
 corrected = {"smaller ViT": added("-vit_small", "vision8"), "ViT on glyphs": added("", "glyphs8")}
 
+# %% tags=["remove-cell"]
+learned = load_table("vision8-symerge-vit_small")
+learned["accuracy"] *= 100
+synergy = both_intervals(
+    learned,
+    {name: ("symerge", name) for name in ("surgery", "adamerging", "tsv", "individual")},
+)
+fitted = load_table("vision8-fresh_heads-vit_small")
+fitted = fitted.query("method == 'tsv' and by == 'fresh' and head == 'all'")
+fitted = fitted.assign(accuracy=100 * fitted["accuracy"])[["seed", "method", "task", "accuracy"]]
+both = pd.concat([learned.query("method == 'symerge' and seed < 3"), fitted])
+refitted = paired(both, {"": ("symerge", "tsv")}).iloc[0]
+
 # %% tags=["remove-input"] mystnb={"figure": {"caption": "WUDI's exact solution loses 20 points to CART on EfficientNet, and a ridge adds 18 points. Left, WUDI less another rule, points of mean test accuracy on eight tasks, with settings chosen on validation data; thick lines are 95 % intervals across three seeds, thin ones across seeds and tasks. Right, test accuracy at scale 1 along Adam's steps from the sum of the task vectors: the published 300 steps at 1e-5 stop far from the closed form. Smaller ViT, first 400 test images of each task.", "name": "fig-since-wudi"}, "image": {"alt": "Left, the exact solution is 19 points below TSV and 20 below CART on EfficientNet. With a ridge it is about 1 and 2 points below, with wide intervals that contain zero. On the smaller ViT, the ViT on glyphs and MiniLM all differences are within two points, and their intervals across seeds and tasks contain zero. Right, three curves over 0, 30, 300 and 3,000 steps, which all begin at 32 %. At a rate of 1e-5 accuracy is 38 % after 300 steps and 53 % after 3,000. At 1e-4 it is 53 % after 300 steps, at 1e-3 52 % after 30. The closed form is at 52 %."}}
 figure, axes = plt.subplots(1, 2, figsize=(6.9, 4.3), width_ratios=(3, 4))
 drawn = {
@@ -170,6 +183,8 @@ display(
   {at["with a ridge", "ViT on glyphs", "TSV"]} on the ViT on glyphs and {at["with a ridge", "MiniLM", "TSV"]} on MiniLM.
 * **Corrected singular values help task arithmetic.** On the smaller ViT and the ViT on glyphs, subspace boosting adds {shown_at("boosting on task arithmetic")} points to it
   and singular value calibration (2026) {shown_at("SVC on task arithmetic")}. Neither is better than Iso-C, and calibration does not detectably help CART or TSV.
+* **SyMerge (2026) comes near the experts where the task of each input is known**: on the smaller ViT it is {text(synergy.loc["surgery"])} points above Surgery
+  and {text(synergy.loc["individual"] * [-1, 1, 1, 1])} below the experts (five seeds).
 * **ESM (2026), with 32 unlabelled inputs per task, less TSV** is {shown_at("ESM over TSV")} points there.
 """)
 )
@@ -348,21 +363,19 @@ This does not test the paper's setting: its authors report gains with CLIP's ViT
 # (since-symerge)=
 # ## SyMerge: the experts' predictions as labels
 #
-# SyMerge {cite}`jung2026symerge` learns AdaMerging's scales and the head of every task together. Its labels are the classes that the experts predict on unlabelled test inputs.
-# Surgery, which also needs the task of each input, corrects features instead. All three took 500 steps on the smaller ViT, at learning rates chosen on validation data.
+# SyMerge {cite}`jung2026symerge` learns AdaMerging's scales and the head of every task together. Its labels are the classes that the experts predict on unlabelled test
+# inputs, so it needs the task of each input. So does Surgery, which corrects the average's features instead. Each ran on the smaller ViT with its default number of steps (500, Surgery 1,000). Rates are chosen on
+# validation data: 0.001 or 0.01 for SyMerge and AdaMerging, while Surgery has its default of 0.001.
 
 # %% tags=["remove-input"]
-learned = load_table("vision8-symerge-vit_small")
-learned["accuracy"] *= 100
-NAMES = ("task_arithmetic", "tsv", "adamerging", "surgery", "symerge", "individual")
-reached = over_seeds(learned, "method").loc[[*NAMES]].rename(index=plots.label)
-display(written({"test accuracy, %": reached}))
-synergy = both_intervals(
-    learned, {plots.label(name): ("symerge", name) for name in NAMES if name != "symerge"}
-)
+LEARNED = ("task_arithmetic", "tsv", "adamerging", "surgery", "symerge", "individual")
+reached = over_seeds(learned, "method").loc[[*LEARNED]]
+display(written({"test accuracy, %": reached}).rename(index=plots.label).rename_axis(None))
 display(
     Markdown(f"""
-SyMerge less AdaMerging is {text(synergy.loc["AdaMerging"])} points, less Surgery {text(synergy.loc["Surgery"])} and less TSV {text(synergy.loc["TSV"])} (five seeds). The experts are {text(synergy.loc["one expert per task"] * [-1, 1, 1, 1])} points above it.
+SyMerge less Surgery is {text(synergy.loc["surgery"])} points, less AdaMerging {text(synergy.loc["adamerging"])} and less TSV {text(synergy.loc["tsv"])} (five seeds). The experts are {text(synergy.loc["individual"] * [-1, 1, 1, 1])} points above it.
+Its new heads alone do not explain this: TSV with heads fitted to all training labels is {text(refitted)} points below SyMerge (the first three seeds, same experts; we planned this comparison after we saw the result).
+It is one network, and accuracy is measured on the inputs that the methods adapt to.
 """)
 )
 
@@ -411,8 +424,11 @@ trained, the base predicts {texts.loc["pretrained", "wikitext2_test"]:.0f} % of 
 # | [RegMean++](#method-regmean-plusplus) | a few hundred unlabelled inputs per task | above RegMean across seeds on one of two networks |
 # | [AdaRank](#method-adarank) | unlabelled test inputs, hundreds of steps | below its base on one small ViT after 500 steps |
 # | [DOGE](#method-doge) | weights, validation labels for its norm and rate | below TSV, above task arithmetic |
-# | [SyMerge](#method-symerge) | unlabelled test inputs, and the task of each input | not measured |
+# | [SyMerge](#method-symerge) | unlabelled test inputs, and the task of each input | above Surgery, AdaMerging and TSV on one small ViT |
 # | [KnOTS](#method-knots) | LoRA adapters | not measured |
+#
+# LARV {cite}`wang2026larv`, a scale for each layer, and Saliency-Aware Merging {cite}`park2026saliency` are missing. We could read
+# only their abstracts and summaries, which leave thresholds and steps open.
 
 # %% [markdown]
 # ## Check against known values
@@ -482,6 +498,14 @@ rates = [
 assert {own["doge"]["learning_rate"] for part in rates for own in part} == {0.001}
 
 # %% tags=["remove-cell"]
+above = synergy.drop("individual")
+assert (above["mean"] > above["half_width"]).all()
+assert (above["low"] > 0).all()
+assert synergy.loc["individual", "mean"] + synergy.loc["individual", "half_width"] < 0
+assert synergy.loc["individual", "mean"].round() == -2
+assert refitted["mean"] > refitted["half_width"]
+
+# %% tags=["remove-cell"]
 assert (lost["mean"] + lost["half_width"] < 0).all()
 assert lost["mean"].round().tolist() == [-4, -17]
 gain = paired(adapted, {base: (f"adamerging+{base}", base) for base in BASES})
@@ -493,3 +517,4 @@ assert shares.round().tolist() == [30, 66]
 #
 # WUDI is RegMean with task vectors as data, and one linear solve replaces its steps. On EfficientNet the exact solution is hardly better than the pretrained model, and a ridge adds 18 points. On no network is WUDI
 # detectably more accurate than TSV. Subspace boosting and SVC help sums of task vectors, but do not beat Iso-C. AdaRank loses to CART on the smaller ViT after 500 steps.
+# SyMerge, which knows the task of each input, ends 2 points below the experts there.

@@ -46,7 +46,6 @@ def read_config(folder: Path, kind: str) -> Any:
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """The tokenizer in a model's folder."""
     return _read("AutoTokenizer", "tokenizer", folder)
 
 

@@ -1,8 +1,7 @@
 """The families of suites that come with the package; importing this registers them all."""
 
 from mergebook.suites.families import clip, imagenet, pictures, sentences, texts
-from mergebook.suites.registry import FAMILIES, Family, Pretraining, family_of, family_with
-from mergebook.suites.registry import known_suites as known_suites
+from mergebook.suites.registry import FAMILIES, Family, family_of, family_with, known_suites
 
-__all__ = ["FAMILIES", "Family", "Pretraining", "family_of", "family_with", "known_suites"]
+__all__ = ["FAMILIES", "Family", "family_of", "family_with", "known_suites"]
 __all__ += ["clip", "imagenet", "pictures", "sentences", "texts"]

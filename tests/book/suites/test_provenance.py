@@ -27,6 +27,14 @@ def test_a_record_carries_its_inputs_and_the_machine() -> None:
     assert abs((date - datetime.datetime.now(datetime.UTC).date()).days) <= 1
 
 
+def test_packages_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.distributions", list)
+    assert {*module.provenance()["versions"].values()} == {
+        platform.python_version(),
+        "not installed",
+    }
+
+
 def git(folder: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     command = ["git", "-C", str(folder), *identity, *arguments]
