@@ -7,6 +7,7 @@ another architecture is refused. No code that comes with a model or a data set i
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,7 @@ def read_config(folder: Path, kind: str) -> Any:
     return config
 
 
-def read_tokenizer(folder: Path) -> Any:
-    return _read("AutoTokenizer", "tokenizer", folder)
+read_tokenizer = partial(_read, "AutoTokenizer", "tokenizer")  # in a model's folder
 
 
 def read_part(folder: Path, prefix: str, like: StateDict) -> dict[str, Tensor]:
