@@ -50,15 +50,16 @@ def test_a_case_by_hand() -> None:
     summed = ml.merge("task_arithmetic", experts, pretrained=base, scale=1.0)
     assert summed["w"].tolist() == [[4, 0], [0, 1]]
     # At scale 1 coefficients are 2 and 2, 1 and none, which counts as α: γ = 1 / 2 and 2 / (1 + α).
-    for options, factor in (({}, 2 / 1.5), ({"svc_alpha": 1.0}, 1)):
-        calibrated = ml.merge("task_arithmetic+svc", experts, pretrained=base, **options, scale=1.0)
-        expected = torch.tensor([[2.0, 0.0], [0.0, factor]])
+    # At scale 0.25 they are 0.5 and 0.5, 0.25 and none: γ = 1 / 0.5 and 2 / (0.25 + α).
+    cases: list[tuple[dict[str, Any], float]] = [
+        ({"scale": 1.0}, 2 / (1 + 0.5)),
+        ({"scale": 1.0, "svc_alpha": 1.0}, 2 / (1 + 1)),
+        ({"scale": 0.25, "svc_alpha": 0.2}, 0.25 * 2 / (0.25 + 0.2)),
+    ]
+    for options, second in cases:
+        calibrated = ml.merge("task_arithmetic+svc", experts, pretrained=base, **options)
+        expected = torch.tensor([[2.0, 0.0], [0.0, second]])
         torch.testing.assert_close(calibrated["w"], expected)
-    # At scale 0.25 coefficients are 0.5 and 0.5, 0.25 and none: γ = 1 / 0.5 and 2 / (0.25 + 0.2).
-    options: dict[str, Any] = {"scale": 0.25, "svc_alpha": 0.2}
-    calibrated = ml.merge("task_arithmetic+svc", experts, pretrained=base, **options)
-    expected = torch.tensor([[2.0, 0.0], [0.0, 0.25 * 2 / 0.45]])
-    torch.testing.assert_close(calibrated["w"], expected)
 
 
 @pytest.mark.parametrize("method", ["task_arithmetic", "ties", "cart", "wudi", "dare", "karcher"])
@@ -112,16 +113,18 @@ def test_equal_and_zero_singular_values(method: str, shape: tuple[int, int]) -> 
     base, *experts = ({"layer.weight": each} for each in matrices(*shape))
     theta = base["layer.weight"]
 
-    def sizes(name: str, **options: float) -> Tensor:
+    def sizes(name: str, **options: Any) -> Tensor:
         merged = ml.merge(name, experts, pretrained=base, **options)
-        return torch.linalg.svdvals(merged["layer.weight"] - theta)
+        values: Tensor = torch.linalg.svdvals(merged["layer.weight"] - theta)
+        return values
 
     plain = sizes(method)
-    for alpha, options in ((1 / len(experts), {}), (1.0, {"svc_alpha": 1.0})):
-        found = sizes(f"{method}+svc", **options)
-        assert (found <= plain / alpha * (1 + 1e-4) + 1e-5).all()
+    for alpha in (None, 1.0):
+        found = sizes(f"{method}+svc", svc_alpha=alpha)
+        least = alpha or 1 / len(experts)
+        assert (found <= plain / least * (1 + 1e-4) + 1e-5).all()
         assert found.norm() > 0.3 * plain.norm()
-        assert found.norm() < 0.999 * plain.norm() or alpha < 1
+        assert found.norm() < 0.999 * plain.norm() or least < 1
 
 
 def test_boosting_by_hand() -> None:
