@@ -49,10 +49,9 @@ COLOURS = {method: shade for method, (_, shade) in METHODS.items()}
 LABELS = {method: text for method, (text, _) in METHODS.items()}
 # Methods without a colour of their own are purple.
 LABELS |= {"fednova": "FedNova", "wsm": "WSM", "doge": "DOGE", "fisher": "Fisher", "esm": "ESM"}
-LABELS |= {"regmean": "RegMean", "regmean_plusplus": "RegMean++", "symerge": "SyMerge"}
-LABELS |= {"adamerging": "AdaMerging", "adarank": "AdaRank", "concrete": "Concrete"}
-LABELS |= {"surgery": "Surgery", "frank_wolfe": "FW", "cogram": "CoGraM"}
-LABELS |= {"multitask": "multi-task training"}
+LABELS |= {"regmean": "RegMean", "regmean_plusplus": "RegMean++", "adamerging": "AdaMerging"}
+LABELS |= {"adarank": "AdaRank", "concrete": "Concrete", "surgery": "Surgery", "cogram": "CoGraM"}
+LABELS |= {"symerge": "SyMerge", "frank_wolfe": "FW", "multitask": "multi-task training"}
 MARKERS = {"pretrained": "s", "individual": "D"}
 
 RANKS = (1, 2, 4, 8, 16, 32, 100)

@@ -5,6 +5,7 @@ import importlib.metadata
 import platform
 import re
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ def provenance(**inputs: Any) -> dict[str, Any]:
     device = str(inputs.pop("device", "cpu"))
     packages = ["mergelib-book", "torch", "torchvision", "numpy"]
     packages += ["scikit-learn", "matplotlib", "pillow"]
-    installed = {each.name.lower(): each.version for each in importlib.metadata.distributions()}
-    versions = {name: installed.get(name, "not installed") for name in packages}
+    versions = dict.fromkeys(packages, "not installed")
+    for name in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
     return {
         **inputs,
         "versions": {"python": platform.python_version(), **versions},

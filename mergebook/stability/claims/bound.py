@@ -133,10 +133,9 @@ def powers(load: Load) -> Iterator[Comparison]:
             compare = partial(comparison, **rows, keys=SEED, unit="")
             about = {"network": network, "sweep": sweep}
             role: Role = "secondary" if "whole epochs" in when else "primary"
-            says, law = f"{name}: above 0", dict[str, Any]()
-            if parameter != "batch":
-                says = f"{name}: about {PRINTED[parameter]:g}"
-                law = {"bound": PRINTED[parameter], "tolerance": NEAR_POWER}
+            power = PRINTED.get(parameter)  # none of the batch
+            says = f"{name}: above 0" if power is None else f"{name}: about {power:g}"
+            law: dict[str, Any] = {} if power is None else {"bound": power, "tolerance": NEAR_POWER}
             yield compare(says, value="stability", role=role, about=about, **law)
             says = f"{name}: less that of the repaired law, about 0"
             law = {"tolerance": NEAR_POWER, "about": about | {"than": "repaired"}, "worse": {}}

@@ -166,13 +166,12 @@ def load_zoo(
         for part in [hub.read_part(file, "vision_model.", pretrained)]
     }
     tokenizer = hub.read_tokenizer(folder)
+    prompts = [(name, suite.tasks[name].class_names, SOURCES[name].templates) for name in files]
     heads: dict[str, nn.Module] = {
-        name: zero_shot_head(clip, tokenizer, task.class_names, SOURCES[name].templates)
-        for name, task in suite.tasks.items()
+        name: zero_shot_head(clip, tokenizer, names, texts) for name, names, texts in prompts
     }
     folders = {"pretrained": folder, **files}
     shards = [file for each in folders.values() for file in sorted(Checkpoint(each).shards)]
-    prompts = [(name, suite.tasks[name].class_names, SOURCES[name].templates) for name in heads]
     made = fingerprint(fingerprint("".join(map(sha256_of, shards))) + repr(prompts))
     return Zoo(suite, tower, pretrained, experts, heads, files, made, hub.revisions(folders))
 

@@ -28,7 +28,7 @@ def test_a_record_carries_its_inputs_and_the_machine() -> None:
 
 
 def test_packages_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.distributions", list)
+    monkeypatch.setattr("importlib.metadata.Distribution.discover", lambda **_: iter(()))
     assert {*module.provenance()["versions"].values()} == {
         platform.python_version(),
         "not installed",
