@@ -1,7 +1,7 @@
 """Search the hyperparameters of a method by a score of your own."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,11 @@ class Search(Brief):
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the score against the first hyperparameter, a line for each value of the others."""
         first, *others = self.best
-        lines = self.table.pivot_table("score", first, others) if others else self.table
+        columns = {name: self.table[name] for name in self.best}
+        table = self.table.assign(
+            **{n: v if _numbers(v) else v.map(str) for n, v in columns.items()}
+        )
+        lines = table.pivot_table("score", first, others) if others else table
         options: dict[str, Any] = {"x": first, "y": "score", "legend": False}
         options = {} if others else options
         axes: Axes = lines.sort_values(first).plot(ax=ax, marker="o", ylabel="score", **options)
@@ -139,7 +143,7 @@ def merged_grid(merged: Merge, method: str, grid: Grid) -> Iterator[tuple[int, S
     """
     chosen, axis = points(grid), get_method(method).affine_in
     values = grid.get(axis, [])
-    affine = len(set(values)) > 2 and all(map(is_finite_number, values))
+    affine = _numbers(values) and len(set(values)) > 2
     for other in points({name: those for name, those in grid.items() if name != axis}):
         own = [i for i, point in enumerate(chosen) if {**point, **other} == point]
         if affine:
@@ -179,12 +183,19 @@ def widened(
 def _beyond(axes: Grid, best: Mapping[str, Any]) -> tuple[str, float] | None:
     """Return the first axis that ends at the best point and its next value, if any does."""
     for name, values in axes.items():
-        if len(values) < 3 or best[name] not in (values[0], values[-1]):
+        if len(values) < 3 or not _numbers(values) or best[name] not in (values[0], values[-1]):
             continue
         end, inner = (values[0], values[1]) if best[name] == values[0] else values[:-3:-1]
+        if min(end, inner) <= 0:
+            continue
         value = float(f"{end * end / inner:.3g}")
         if name in SHARES:
             value = min(value, 1.0)
         if value != end:
             return name, value
     return None
+
+
+def _numbers(values: Iterable[Any]) -> bool:
+    """Whether all values are numbers, and not texts, lists or mappings."""
+    return all(map(is_finite_number, values))

@@ -83,6 +83,35 @@ def test_two_axes_and_a_figure(experts: list[State]) -> None:
 
 
 @pytest.mark.parametrize(
+    "scales",
+    [
+        [0.2, [0.3, 0.4], [0.5, 0.6]],
+        [{"w": 0.5, "*": 0.1}, {"w": 0.1, "*": 0.5}, {"w": 0.2, "*": 0.2}],
+        [[{"w": 0.3, "*": 0.1}, 0.2], 0.7, {"w": 0.4, "*": 0.6}],
+        [-1.0, -0.5, 0.3],
+    ],
+)
+def test_values_per_expert_and_key(experts: list[State], scales: list[Any]) -> None:
+    """They are candidates as they are: no axis of them is continued, and none taken as affine."""
+    pytest.importorskip("matplotlib").use("agg")
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    for best in scales:
+        expected = ml.merge("task_arithmetic", experts, pretrained=BASE, scale=best)
+
+        def near(state: State, expected: State = expected) -> float:
+            return -float(sum((state[k] - v).square().sum() for k, v in expected.items()))
+
+        for rest in ({}, {"method": "breadcrumbs", "gamma": [0.0], "density": [0.5, 1.0]}):
+            options: dict[str, Any] = {"method": "task_arithmetic", **rest}
+            method, grid = options.pop("method"), {"scale": scales, **options}
+            found = ml.search(method, experts, score=near, grid=grid, pretrained=BASE)
+            assert found.best["scale"] == best
+            assert len(found.table) == 3 * (2 if rest else 1)
+            assert len(found.plot().lines) == (2 if rest else 1)
+    pyplot.close("all")
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"grid": {"scale": []}}, "the grid has no values for 'scale'"),
