@@ -35,7 +35,7 @@ REFERENCES = ("pretrained", "individual")
 # The data that a method merges with, where it needs any.
 DATA = {
     **dict.fromkeys(("fisher", "regmean", "regmean_plusplus", "esm"), UNLABELLED),
-    **dict.fromkeys(("adamerging", "concrete", "surgery", "surgery+cart"), UNLABELLED),
+    **dict.fromkeys(("adamerging", "concrete", "surgery", "surgery+cart", "symerge"), UNLABELLED),
     **dict.fromkeys(("greedy_soup", "multitask", "frank_wolfe", "frank_wolfe+cart"), LABELLED),
 }
 # Models under heads that are fitted to the validation labels, for which settings are chosen too.
@@ -46,7 +46,7 @@ FITTED = {
 DATA |= dict.fromkeys(FITTED.values(), LABELLED)
 # Methods that must know the task of each input when the merged model is used.
 TASK_KNOWN = ("surgery", "surgery+cart", *COMPRESSED.values())
-RULES = ("baselines", "baselines-others", "since", "boosting", "svc", "doge", "esm")
+RULES = ("baselines", "baselines-others", "since", "boosting", "svc", "doge", "esm", "symerge")
 PROCEDURES = ("procedures", "procedures-others", "regmean")
 PARTS = (*RULES, *PROCEDURES, "compression", "fresh_heads")
 # The variants of procedures that stand for them, as the results name them.
@@ -104,6 +104,8 @@ def _tested(suite: str, part: str) -> pd.DataFrame:
         fitted = table[(table["head"] == "validation") & (table["by"] != "frozen")]
         alone = table[(table["head"] == "frozen") & (table["method"] == "individual")]
         table = pd.concat([fitted.assign(method=fitted["method"].map(FITTED)), alone])
+    if part == "symerge":  # whose other procedures have other inputs than elsewhere
+        table = table[table["method"].isin([part, "individual"])]
     if part in PROCEDURES:
         table["method"] = table["method"].map(_SHOWN)
     return table.dropna(subset=["method"])
@@ -183,8 +185,6 @@ def board() -> str:
             + "".join(f'<td data-value="{value}">{text}</td>' for value, text in cells)
             + "</tr>"
         )
-    options = "".join(
-        f'<option value="{name}">{words}</option>' for name, (words, _) in SUITES.items()
-    )
+    options = "".join(f'<option value="{k}">{words}</option>' for k, (words, _) in SUITES.items())
     page = files("mergebook.chapters").joinpath("assets/leaderboard.html").read_text("utf-8")
     return Template(page).substitute(rows="\n".join(rows), suites=options)
