@@ -105,6 +105,7 @@ def measured(network, study):
     return pd.concat([measured(network, "svc"), lines.assign(method=lines["method"] + "+lines")])
 
 
+# %% tags=["remove-cell"]
 BASES = ("task_arithmetic", "ties", "cart", "tsv")
 ADDED = {
     f"{words} on {plots.label(base)}": (study, (f"{base}+{name}", base))
@@ -140,6 +141,7 @@ SINCE = {
 }
 
 
+# %% tags=["remove-cell"]
 def over_tsv(network):
     """Return the points of each method above TSV with the same experts, with both intervals."""
     rows = []
@@ -199,6 +201,7 @@ def above(name):
     return below(name, -1)
 
 
+# %% tags=["remove-cell"]
 at = {(words, *key): text(row) for words, rows in leads.items() for key, row in rows.iterrows()}
 gains = {
     network: paired(table, {"": ("ridge", "wudi")}).iloc[0] for network, table in stored.items()
@@ -377,7 +380,11 @@ ax.axvline(0, color=plots.BLACK, lw=1)
 ax.set_xlabel("points of test accuracy added")
 ax.legend(fontsize=11)
 figure.suptitle(
-    "Corrected singular values help task arithmetic and TIES", fontsize=13, weight="bold", x=0.01, ha="left"
+    "Corrected singular values help task arithmetic and TIES",
+    fontsize=13,
+    weight="bold",
+    x=0.01,
+    ha="left",
 )
 plt.show()
 
@@ -426,6 +433,7 @@ shares = {
     network: load_table(name, "ranks").groupby("base")["rank"].mean()
     for network, name in zip(SUITES, ("vision8-adarank-vit_small-500", "glyphs8-adarank-500"))
 }
+# %% tags=["remove-input"]
 changed = {base: " and ".join(text(rows.loc[base]) for rows in lost.values()) for base in BASES}
 kept = {base: " and ".join(f"{own[base]:.0f}" for own in shares.values()) for base in BASES}
 display(
@@ -445,6 +453,7 @@ This does not test the paper's setting: its authors report gains with CLIP's ViT
 # inputs, which are sorted by task, as for AdaMerging. Surgery takes the same inputs, but keeps the heads and corrects the features that the experts' average passes to them. All methods here are judged with the head of an input's task. Each ran with its default number of steps
 # (500, Surgery 1,000). Rates are chosen on validation data: 0.001 or 0.01 for SyMerge and AdaMerging, while Surgery has its default of 0.001. The released code of SyMerge steps after each task and leaves some inputs out; ours
 # steps on the sum of all losses.
+
 
 # %% tags=["remove-cell"]
 def share(method):
@@ -560,11 +569,13 @@ for rows in since.values():
     assert rows.loc["DOGE", "high"] < 0
     assert (rows.drop("SyMerge, new heads")["mean"] < 1.5).all()
     assert rows.loc["SyMerge, new heads", "mean"] > 15
+# %% tags=["remove-cell"]
 for network in SUITES:
     with_svc = paired(measured(network, "svc"), {"": ("task_arithmetic+svc", "tsv")}).iloc[0]
     assert with_svc["mean"] < 0
     lines = {words: since[network].loc[f"{words} on TSV"] for words in ("LiNeS", "SVC")}
-    assert 0.2 < lines["LiNeS"]["mean"] < 0.6 and lines["LiNeS"]["low"] < 0
+    assert 0.2 < lines["LiNeS"]["mean"] < 0.6
+    assert lines["LiNeS"]["low"] < 0
     assert abs(corrected[network].loc["LiNeS on CART", "mean"]) < 0.1
     alone = since[network].drop(["SyMerge, new heads", "ESM", "AdaRank on CART", "RegMean++"])
     assert alone["mean"].idxmax() == "LiNeS on TSV"
@@ -579,12 +590,14 @@ assert {own["doge"]["learning_rate"] for part in rates for own in part} == {0.00
 # %% tags=["remove-cell"]
 for network, rows in synergy.items():
     others = rows.drop("individual")
-    assert (others["mean"] > others["half_width"]).all() and (others["low"] > 0).all()
+    assert (others["mean"] > others["half_width"]).all()
+    assert (others["low"] > 0).all()
     assert refitted[network]["mean"] > refitted[network]["half_width"]
     own = heads[network]
     assert own["tsv, fitted"] - own["tsv"] > 2 * refitted[network]["mean"], "most of the gap"
 small, glyph = (rows.loc["individual"] for rows in synergy.values())
-assert small["mean"] + small["half_width"] < 0 and small["mean"].round() == -2
+assert small["mean"] + small["half_width"] < 0
+assert small["mean"].round() == -2
 assert abs(glyph["mean"]) < glyph["half_width"] < 0.5
 
 # %% tags=["remove-cell"]
