@@ -41,10 +41,7 @@ class Search(Brief):
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the score against the first hyperparameter, a line for each value of the others."""
         first, *others = self.best
-        columns = {name: self.table[name] for name in self.best}
-        table = self.table.assign(
-            **{n: v if _numbers(v) else v.map(str) for n, v in columns.items()}
-        )
+        table = self.table.apply(lambda values: values if _numbers(values) else values.map(str))
         lines = table.pivot_table("score", first, others) if others else table
         options: dict[str, Any] = {"x": first, "y": "score", "legend": False}
         options = {} if others else options

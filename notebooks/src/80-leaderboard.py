@@ -322,6 +322,7 @@ for key, method in {
     "ada": "adamerging",
 }.items():
     numbers |= {f"{key}_low": kept[method].min(), f"{key}_high": kept[method].max()}
+
 # %% tags=["remove-cell"]
 wide = load_table("vision8-symerge-vit_small").pivot(
     index=["seed", "task"], columns="method", values="accuracy"
