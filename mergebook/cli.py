@@ -113,14 +113,15 @@ def demo(
     import matplotlib as mpl
 
     from mergebook import plots
-    from mergebook.lab.comparison import choose, compare
+    from mergebook.lab.comparison import best_of, compare
     from mergebook.lab.grids import GRIDS
     from mergebook.suites.zoo import load_zoo
 
     loaded = load_suite_shown(suite, seed)
     output.mkdir(parents=True, exist_ok=True)  # fails before the work begins, not after it
     zoo = load_zoo(loaded, device=device)
-    settings = {method: choose(zoo, method, GRIDS[method])[0] if tune else {} for method in DEMO}
+    grids = {method: GRIDS[method] if tune else {} for method in DEMO}
+    settings = {name: best_of(zoo, name, grid, autocast=False) for name, grid in grids.items()}
     table = compare(zoo, settings)
     table.to_csv(output / f"{suite}.csv", index=False)
     mpl.use("Agg")

@@ -276,12 +276,9 @@ def intervals(
 def name_axis(ax: Axes, names: Iterable[Any], *, upright: bool = False) -> None:
     """Names at 0, 1, ...: from the top down, or with `upright` from left to right."""
     words = list(map(str, names))
-    if upright:
-        ax.set_xticks(range(len(words)), words)
-        ax.set_xlim(-0.5, len(words) - 0.5)
-    else:
-        ax.set_yticks(range(len(words)), words)
-        ax.set_ylim(len(words) - 0.5, -0.5)
+    ends = (-0.5, len(words) - 0.5)
+    (ax.xaxis if upright else ax.yaxis).set_ticks(range(len(words)), words)
+    ax.set(**{"xlim": ends} if upright else {"ylim": ends[::-1]})
 
 
 def log_axis(
@@ -289,10 +286,9 @@ def log_axis(
 ) -> None:
     """A logarithmic horizontal axis, or with `upright` the vertical one, with ticks at values."""
     ticks = sorted(set(values))
-    words = [f"{value / unit:g}" for value in ticks]
     axis = ax.yaxis if upright else ax.xaxis
     ax.set(**{f"{axis.axis_name}scale": "log"})
-    axis.set_ticks(ticks, words)
+    axis.set_ticks(ticks, [f"{value / unit:g}" for value in ticks])
     axis.minorticks_off()
 
 

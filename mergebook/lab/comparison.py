@@ -59,18 +59,16 @@ def score_grid(zoo: Zoo, method: str, grid: Grid, *, autocast: bool = False) -> 
     return pd.DataFrame([{**point, column: means[i]} for i, point in enumerate(chosen)])
 
 
-def choose(
-    zoo: Zoo, method: str, grid: Grid, *, autocast: bool = False
-) -> tuple[dict[str, Any], pd.DataFrame]:
-    """The grid's best point on validation data by the suite's metric, and all of `score_grid`."""
+def best_of(zoo: Zoo, method: str, grid: Grid, *, autocast: bool = True) -> dict[str, Any]:
+    """The grid's best point on validation data by the suite's metric."""
     if not grid:
-        return {}, pd.DataFrame()
+        return {}
     table = score_grid(zoo, method, grid, autocast=autocast)
-    return points(grid)[int(merits(zoo, table).argmax())], table
+    return points(grid)[int(merits(zoo, table).argmax())]
 
 
 def choose_wide(zoo: Zoo, method: str, grid: Grid) -> tuple[dict[str, Any], pd.DataFrame]:
-    """`choose`, where a grid that ends at its best point is continued there (`widened`)."""
+    """`best_of` and its table, of a grid that is continued where it ends at its best point."""
     if not grid:
         return {}, pd.DataFrame()
     score = partial(score_grid, zoo, method, autocast=True)
@@ -127,14 +125,10 @@ def sub_zoo(zoo: Zoo, tasks: Sequence[str]) -> Zoo:
 def accuracies(
     zoo: Zoo,
     candidates: Mapping[Any, StateDict] | Iterable[tuple[Any, StateDict]],
-    split: SplitName = "test",
-    *,
-    autocast: bool = False,
+    **options: Any,
 ) -> pd.DataFrame:
     """Accuracies (0..1) of labelled state dicts: one row each, in order, one column per task."""
-    table = evaluate_many(
-        zoo.model, candidates, zoo.heads, zoo.suite, split=split, autocast=autocast
-    )
+    table = evaluate_many(zoo.model, candidates, zoo.heads, zoo.suite, **options)
     wide = table.set_index(["candidate", "task"])["accuracy"].unstack("task")
     return wide.loc[list(dict.fromkeys(table["candidate"])), list(zoo.suite.tasks)]
 
@@ -172,11 +166,6 @@ def _around(zoo: Zoo) -> dict[str, Any]:
     return known | {"transform": zoo.suite.transforms, "is_matrix": zoo.is_matrix}
 
 
-def best_of(zoo: Zoo, method: str, grid: Grid) -> dict[str, Any]:
-    """The best of a rule's hyperparameters on validation data."""
-    return choose(zoo, method, grid, autocast=True)[0]
-
-
 def choices(settings: Mapping[str, Mapping[str, Any]], **where: Any) -> Rows:
     """What was chosen on validation data: rows of ``method``, ``settings`` and `where` it was."""
     return [{**where, "method": name, "settings": dict(own)} for name, own in settings.items()]
@@ -191,8 +180,7 @@ def judged(zoo: Zoo, method: str, made: Adapted | StateDict, **named: Any) -> Ro
 
 def judged_alone(zoo: Zoo, *, autocast: bool = True, **named: Any) -> Rows:
     """`individual` in rows like those of `judged`."""
-    table = individual(zoo, autocast=autocast)[COLUMNS]
-    return records(table.assign(method="individual", **named))
+    return records(individual(zoo, autocast=autocast)[COLUMNS].assign(method="individual", **named))
 
 
 def scores(

@@ -16,13 +16,14 @@ from mergebook.cart.measure.since import trainable
 from mergebook.lab import comparison
 from mergebook.lab.comparison import (
     adapted,
-    choose,
+    best_of,
     choose_wide,
     compare,
     examples_of,
     individual,
     merge_zoo,
     problem_of,
+    score_grid,
 )
 from mergebook.lab.grids import GRIDS
 from mergebook.suites.zoo import Zoo
@@ -92,9 +93,10 @@ def validation_accuracy(zoo: Zoo, method: str, **point: Any) -> float:
     return table["accuracy"].mean()
 
 
-def test_choose_takes_the_best_on_validation_data(tiny_zoo: Zoo) -> None:
+def test_best_of_takes_the_best_on_validation_data(tiny_zoo: Zoo) -> None:
     grid = {"scale": [-1.0, 0.0, 0.4, 0.8, 6.0]}
-    best, table = choose(tiny_zoo, "task_arithmetic", grid)
+    table = score_grid(tiny_zoo, "task_arithmetic", grid)
+    best = best_of(tiny_zoo, "task_arithmetic", grid, autocast=False)
     expected = [validation_accuracy(tiny_zoo, "task_arithmetic", scale=s) for s in grid["scale"]]
     assert len(set(expected)) > 2, "a case worth testing"
     assert list(table["accuracy"]) == pytest.approx(expected)
@@ -158,13 +160,13 @@ def test_a_continued_grid_keeps_the_kind_of_a_hyperparameter(
     assert [type(value) for value in best.values()] == [float, int, bool]
 
 
-def test_choose_keeps_the_kind_of_a_hyperparameter(tiny_zoo: Zoo) -> None:
+def test_best_of_keeps_the_kind_of_a_hyperparameter(tiny_zoo: Zoo) -> None:
     grid: dict[str, list[Any]] = {"trim": ["tensor"], "density": [0.5], "reduce": ["sum"]}
-    assert choose(tiny_zoo, "ties", grid)[0] == {"trim": "tensor", "density": 0.5, "reduce": "sum"}
-    best, _ = choose(tiny_zoo, "dare", {"seed": [3], "drop_rate": [0.5]})
+    assert best_of(tiny_zoo, "ties", grid) == {"trim": "tensor", "density": 0.5, "reduce": "sum"}
+    best = best_of(tiny_zoo, "dare", {"seed": [3], "drop_rate": [0.5]})
     assert best == {"seed": 3, "drop_rate": 0.5}
     assert isinstance(best["seed"], int)
-    assert choose(tiny_zoo, "average", {})[0] == {}
+    assert best_of(tiny_zoo, "average", {}) == {}
 
 
 def test_individual_is_each_expert_on_its_own_task(tiny_zoo: Zoo) -> None:

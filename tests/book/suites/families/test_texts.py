@@ -13,7 +13,7 @@ import torch
 import mergelib as ml
 from mergebook import load_suite, load_zoo
 from mergebook.cart.measure.experiments import compression
-from mergebook.lab.comparison import choose, compare, individual
+from mergebook.lab.comparison import best_of, compare, individual, score_grid
 from mergebook.suites.backbones import build_model, write_backbone
 from mergebook.suites.data import texts
 from mergebook.suites.families.texts import pretraining_texts
@@ -82,7 +82,9 @@ def test_experts_are_merged_and_judged_by_loss(
         assert losses["individual", name] == pytest.approx(loss.item(), rel=1e-4)
         assert losses["individual", name] < losses["pretrained", name]
         assert table.loc[("average", name), "n"] == task.test.labels.numel()
-    best, searched = choose(zoo, "task_arithmetic", {"scale": [0.0, 0.5, 3.0]})
+    grid = {"scale": [0.0, 0.5, 3.0]}
+    searched = score_grid(zoo, "task_arithmetic", grid)
+    best = best_of(zoo, "task_arithmetic", grid, autocast=False)
     assert list(searched.columns) == ["scale", "loss"]
     assert best["scale"] == searched["scale"].iloc[searched["loss"].argmin()] == 0.5
 
