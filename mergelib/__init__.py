@@ -7,6 +7,7 @@ from mergelib.adapters import merge_adapters
 from mergelib.compression import Compressed, compress, load_compressed
 from mergelib.evaluation import Suite, Task, evaluate, evaluate_many, normalised_accuracy
 from mergelib.io import Checkpoint, dequantise, load_state_dict, save_state_dict
+from mergelib.layers import larv_scales
 from mergelib.merging import merge
 from mergelib.preview import Inspection, inspect
 from mergelib.procedures import adapt
@@ -36,6 +37,7 @@ __all__ = [
     "grow_files",
     "inspect",
     "is_kernel",
+    "larv_scales",
     "learn_growth",
     "lerp",
     "load_compressed",

@@ -370,6 +370,7 @@ case("parallel")(
 )
 case("task-vector")(lambda: merge(lambda state: ml.subtract(state, BASE)))
 case("same-expert")(lambda: ml.merge("average", [tuned(1), tuned(1)], pretrained=BASE))
+case("no-layer")(lambda: ml.larv_scales(BASE, BASE))
 case("is-pretrained")(lambda: merge(lambda _: BASE))
 
 
