@@ -51,7 +51,8 @@ LABELS = {method: text for method, (text, _) in METHODS.items()}
 LABELS |= {"fednova": "FedNova", "wsm": "WSM", "doge": "DOGE", "fisher": "Fisher", "esm": "ESM"}
 LABELS |= {"regmean": "RegMean", "regmean_plusplus": "RegMean++", "adamerging": "AdaMerging"}
 LABELS |= {"adarank": "AdaRank", "concrete": "Concrete", "surgery": "Surgery", "cogram": "CoGraM"}
-LABELS |= {"symerge": "SyMerge", "frank_wolfe": "FW", "multitask": "multi-task training"}
+LABELS |= {"symerge": "SyMerge", "frank_wolfe": "FW", "ace": "ACE"}
+LABELS |= {"multitask": "multi-task training"}
 MARKERS = {"pretrained": "s", "individual": "D"}
 
 RANKS = (1, 2, 4, 8, 16, 32, 100)

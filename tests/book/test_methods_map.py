@@ -53,6 +53,7 @@ def test_the_rows_of_every_method_are_in_the_leaderboard() -> None:
         "nearswap",
         "arcee_fusion",
         "knots",
+        "ace",
         "adarank",
         "doge",
         "esm",

@@ -231,6 +231,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "iso_cts": [{"common_fraction": 0.3}],
     "fednova": [{"steps": [1, 5, 2]}],
     "wudi": [{"ridge": 0.1}, {"transposed": True}],
+    "ace": [{"threshold": 0.0}, {"threshold": 1e9}, {"transposed": True}],
     "knots": [{"reduce": "sum"}],
 }
 

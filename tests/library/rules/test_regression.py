@@ -1,4 +1,4 @@
-"""WUDI against cases worked by hand, least squares on stacked rows, and plain gradient descent."""
+"""WUDI and ACE by hand, by other formulas, and WUDI by least squares and gradient descent."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mergelib.rules.regression import normal_equations, wudi
+from mergelib.rules.regression import ace, normal_equations, wudi
 
 
 def tasks(rows: int, columns: int, count: int, rank: int) -> list[Tensor]:
@@ -102,3 +102,102 @@ def test_scale_and_base() -> None:
     base = torch.ones_like(vectors[0])
     at_half = wudi([base + each for each in vectors], base, scale=0.5)
     torch.testing.assert_close(at_half, base + 0.5 * merged(vectors))
+
+
+def ace_by_columns(vectors: list[Tensor], *, epsilon: float, uneven: bool, share: float) -> Tensor:
+    """The released code's formulas, one input direction and one task after the other."""
+    rows, columns = vectors[0].shape
+    norms, one = [float((each**2).sum()) for each in vectors], torch.eye(columns).double()
+    products, total = torch.zeros(rows, columns).double(), torch.zeros(columns, columns).double()
+    prior, residual, grams = torch.zeros(columns).double(), torch.zeros_like(products), []
+    for each in vectors:
+        centred = torch.stack([each[:, j] - each[:, j].mean() for j in range(columns)], dim=1)
+        gram = torch.einsum("ij,ik->jk", centred, centred)
+        own = float((centred**2).sum()) if uneven else 1.0
+        grams.append(gram / own)
+        products = products + centred @ (gram + epsilon * one) / own
+        total = total + (gram + epsilon * one) / own
+        prior = prior + gram.mean(0) / own
+    if uneven:
+        prior = prior / (sum(norms) / len(norms))
+    merged = products @ torch.linalg.inv(total + prior.expand(columns, columns))
+    if not uneven:
+        return merged
+    for each, gram in zip(vectors, grams, strict=True):
+        residual = residual + each @ (gram - total / len(vectors))
+    u, s, vh = torch.linalg.svd(merged + residual, full_matrices=False)
+    k = int(share * len(s))
+    return merged + s[:k].mean() * u[:, :k] @ vh[:k]
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (5, 7), (6, 6)])
+@pytest.mark.parametrize("uneven", [False, True])
+@pytest.mark.parametrize("epsilon", [1e-5, 0.04])
+def test_ace_follows_the_released_code(
+    shape: tuple[int, int], uneven: bool, epsilon: float
+) -> None:
+    vectors = [(0.2 if uneven else 4) * each for each in tasks(*shape, 3, 4)]
+    vectors[0] = vectors[0] * (5 if uneven else 1)
+    logs = torch.stack([(each**2).sum().log() for each in vectors])
+    assert bool(logs.var() / logs.mean() ** 2 > 0.3) == uneven, "a case of its own"
+    expected = ace_by_columns(vectors, epsilon=epsilon, uneven=uneven, share=0.4)
+    base = torch.full_like(vectors[0], 2.0)
+    result = ace([base + each for each in vectors], base, epsilon=epsilon, rank_ratio=0.4)
+    torch.testing.assert_close(result - base, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_ace_by_hand() -> None:
+    """Rows ±(1, 0) and ±(0, 2): S = diag(2, 0) and diag(0, 8), and c = (1, 4).
+
+    (D + 1 cᵀ)⁻¹ = D⁻¹ − D⁻¹ 1 cᵀ D⁻¹ / (1 + cᵀ D⁻¹ 1), with D = diag(2, 8) and cᵀ D⁻¹ 1 = 1.
+    """
+    vectors = [torch.tensor([[x, y], [-x, -y]]) for x, y in ((1.0, 0.0), (0.0, 2.0))]
+    sums = torch.tensor([[2.0, 16.0], [-2.0, -16.0]])
+    inverse = torch.diag(torch.tensor([1 / 2, 1 / 8]))
+    inverse -= torch.tensor([[1 / 2], [1 / 8]]) @ torch.tensor([[1 / 2, 4 / 8]]) / 2
+    result = ace(vectors, torch.zeros(2, 2), epsilon=1e-12, threshold=1e9)
+    torch.testing.assert_close(result, sums @ inverse)
+
+
+def test_ace_of_one_task_and_of_none() -> None:
+    """Without a prior, one task's centred matrix would be its own merge."""
+    (vector,) = tasks(6, 4, 1, 4)
+    centred = vector - vector.mean(0)
+    gram = centred.T @ centred
+    prior = torch.ones(4, 1, dtype=torch.float64) @ gram.mean(0)[None]
+    result = ace([vector], torch.zeros_like(vector), epsilon=1e-9)
+    expected = centred @ gram @ torch.linalg.inv(gram + prior)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
+    base = torch.randn(6, 4)
+    assert torch.equal(ace([base.clone(), base + torch.ones(4)], base), base)
+
+
+def test_ace_leaves_out_experts_without_changes() -> None:
+    vectors = tasks(6, 4, 3, 2)
+    for threshold in (0.0, 1e9):
+        whole = ace([*vectors, torch.zeros(6, 4)], torch.zeros(6, 4), threshold=threshold)
+        expected = ace(vectors, torch.zeros_like(vectors[0]), threshold=threshold)
+        torch.testing.assert_close(whole.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_ace_counts_as_unequal_depends_on_the_unit() -> None:
+    """Norms of e and 1 / e are unequal, ten thousand times longer ones are not."""
+    pairs = zip((2.7, 0.4), tasks(6, 4, 2, 4), strict=True)
+    vectors = [factor * each / each.norm() for factor, each in pairs]
+    base = torch.zeros_like(vectors[0])
+    for unit, same in ((1.0, False), (1e4, True)):
+        scaled = [unit * each for each in vectors]
+        usual, never = ace(scaled, base), ace(scaled, base, threshold=1e9)
+        assert torch.equal(usual, never) == same
+
+
+def test_ace_of_transposed_weights_and_at_a_scale() -> None:
+    vectors = tasks(6, 4, 3, 2)
+    base = torch.ones_like(vectors[0])
+    for threshold in (0.0, 1e9):
+        options = {"threshold": threshold, "epsilon": 1e-3}
+        result = ace([base + each for each in vectors], base, **options)
+        turned = ace([(base + each).T for each in vectors], base.T, transposed=True, **options)
+        torch.testing.assert_close(turned, result.T)
+        half = ace([base + each for each in vectors], base, scale=0.5, **options)
+        torch.testing.assert_close(half, (base + result) / 2)
