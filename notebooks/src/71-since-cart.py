@@ -101,13 +101,13 @@ def result(network, study):
 
 
 def measured(network, study):
-    """Return a study's test accuracies in %; those of LiNeS beside those of one scale."""
+    """Return a study's test accuracies in %; those of LiNeS and LARV beside those of one scale."""
     table = load_table(result(network, study))
     table["accuracy"] *= 100
-    if study != "lines":
+    if study not in ("lines", "larv"):
         return table
-    lines = table[~table["method"].isin(["pretrained", "individual"])]
-    return pd.concat([measured(network, "svc"), lines.assign(method=lines["method"] + "+lines")])
+    rows = table.assign(method=table["method"] + f"+{study}")
+    return pd.concat([measured(network, "svc"), rows])
 
 
 # %% tags=["remove-cell"]
@@ -118,6 +118,7 @@ ADDED = {
         ("svc", "SVC", "svc", RULES),
         ("boosting", "boosting", "subspace_boosting", RULES[:2]),
         ("lines", "LiNeS", "lines", RULES),
+        ("larv", "LARV", "larv", RULES),
     )
     for base in bases
 }
@@ -138,6 +139,8 @@ SINCE = {
     "RegMean++": ("regmean", "regmean_plusplus"),
     "SVC on TSV": ("svc", "tsv+svc"),
     "LiNeS on TSV": ("lines", "tsv+lines"),
+    "LARV on TSV": ("larv", "tsv+larv"),
+    "ACE": ("ace", "ace"),
     "WUDI with a ridge": ("since", "ridge"),
     "WUDI, exact": ("since", "wudi"),
     "DOGE": ("doge", "doge"),
@@ -174,8 +177,8 @@ for network, table in learned.items():
     refitted[network] = paired(both, {"tsv": ("symerge", "tsv, fitted")})
     heads[network] = both.groupby("method")["accuracy"].mean()
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "SyMerge, which learns new heads on the test inputs, is 17 to 21 points above TSV. The mean of no other method is more than about a point above it. Mean test accuracy on eight tasks less that of TSV with the same experts, settings chosen on validation data. 95 % intervals across seeds (five or three on the smaller ViT, three on glyphs), and across seeds and tasks.", "name": "fig-since"}, "image": {"alt": "Ten rows with two markers each. SyMerge, with new heads, is 21 points above TSV on the smaller ViT and 17 on the ViT on glyphs. ESM is 1 point above on both, with intervals that contain zero across tasks. SVC on TSV, LiNeS on TSV, and WUDI with a ridge and exact are within a point of zero. RegMean++, DOGE and boosted task arithmetic are 1 to 3 points below. AdaRank on CART is 19 and 15 points below."}}
-figure, ax = plt.subplots(figsize=(6.9, 4.3))
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "SyMerge, which learns new heads on the test inputs, is 17 to 21 points above TSV. The mean of no other method is more than about a point above it. Mean test accuracy on eight tasks less that of TSV with the same experts, settings chosen on validation data. 95 % intervals across seeds (five or three on the smaller ViT, three on glyphs), and across seeds and tasks.", "name": "fig-since"}, "image": {"alt": "Twelve rows with two markers each. SyMerge, with new heads, is 21 points above TSV on the smaller ViT and 17 on the ViT on glyphs. ESM is 1 point above on both, with intervals that contain zero across tasks. SVC, LiNeS and LARV on TSV, ACE, and WUDI with a ridge and exact are within a point of zero. RegMean++, DOGE and boosted task arithmetic are 1 to 3 points below. AdaRank on CART is 19 and 15 points below."}}
+figure, ax = plt.subplots(figsize=(6.9, 4.9))
 plots.forest(since, ax, dict(zip(since, (plots.BLUE, plots.VERMILION))))
 ax.axvline(0, color=plots.BLACK, lw=1)
 ax.set_xlabel("test accuracy less TSV's, points")
@@ -211,8 +214,8 @@ display(
     Markdown(f"""
 * **SyMerge (2026) comes near the experts with new heads**, which it learns on the unlabelled test inputs of each task. On eight image tasks (smaller ViT) and eight scripts (ViT on glyphs) it is
   {shown_at("SyMerge, new heads", since)} points above TSV, which keeps the experts' heads. The experts are {shown_at("individual", synergy)} points above SyMerge (95 % intervals across five and three seeds).
-* **Without inputs, no method is far above TSV.** All have scales chosen on validation labels. The largest mean gain is that of LiNeS (2025), scales that grow with the layer: TSV with it is {shown_at("LiNeS on TSV", since)} points above TSV.
-  TSV with singular value calibration (SVC, 2026) is {shown_at("SVC on TSV", since)}, regularised WUDI (2025) {shown_at("WUDI with a ridge", since)}.
+* **Without inputs, no method is far above TSV.** All have scales chosen on validation labels. ACE (2026) less TSV is {shown_at("ACE", since)} points, and regularised WUDI (2025) {shown_at("WUDI with a ridge", since)}.
+  Layers with different scales add {shown_at("LiNeS on TSV", since)} points to TSV with LiNeS (2025) and {shown_at("LARV on TSV", since)} with LARV (2026), and singular value calibration (SVC, 2026) adds {shown_at("SVC on TSV", since)}.
 * **ESM (2026) uses 32 unlabelled inputs per task**, and is {shown_at("ESM", since)} points above TSV.
 * **Corrected singular values help task arithmetic**, but not beyond TSV. Subspace boosting adds {shown_at("boosting on task arithmetic")} points to it, and SVC {shown_at("SVC on task arithmetic")}.
 * **WUDI has a closed form, which fails on EfficientNet**: without regularisation (a ridge), WUDI less TSV is {at["exact", "EfficientNet", "TSV"]} points. With a ridge it is {at["with a ridge", "EfficientNet", "TSV"]}, which does not rule out a large difference.
@@ -222,7 +225,7 @@ display(
 
 # %% [markdown]
 # **Use it when** you have the unlabelled inputs of each task that are to be classified, and the heads may change: [SyMerge](#since-symerge). **Do not use** the newer rules in place of [TSV](04-low-rank-merging) if you
-# have weights alone: their largest mean gain is half a point, and TSV's default needs no labels.
+# have weights alone: none gains a point, and TSV's default needs no labels.
 # **You need first:** [](04-low-rank-merging) and [](20-adapting-with-data). **Time:** ten minutes.
 #
 # ## What later methods need
@@ -235,13 +238,14 @@ display(
 # | [AdaRank](#method-adarank) | unlabelled test inputs of each task | about 17 points below CART after 500 steps |
 # | [SVC](#method-svc), [subspace boosting](#method-subspace-boosting) | weights, validation labels for the scale | better than a sum, not than Iso-C |
 # | {ref}`LiNeS <values-per-layer>` | weights, validation labels for two scales | half a point or less above TSV in the mean, nothing on CART |
+# | {ref}`LARV <values-per-layer>`, continuous form | weights, validation labels for the scale | above TSV on one of two networks, below it on the other |
 # | [WUDI](#method-wudi) | weights, validation labels for ridge and scale | with a ridge no difference from TSV is detected |
+# | [ACE](#method-ace) | weights, validation labels for ε and scale | no difference from TSV is detected, above CART across seeds on one of two networks |
 # | [DOGE](#method-doge) | weights, validation labels for its norm and rate | below TSV, above task arithmetic |
 # | [KnOTS](#method-knots) | LoRA adapters | not measured |
 #
-# We did not implement LARV {cite}`wang2026larv`, which sets the scale of each layer by the ranks of its weights, and Saliency-Aware Merging
-# {cite}`park2026saliency`, which prunes task vectors by products of weights along paths: we could read only abstracts and summaries. They leave open
-# the first one's fixed scales, and how the second one's paths pass residual connections.
+# We did not implement Saliency-Aware Merging {cite}`park2026saliency`, which prunes task vectors by products of weights along paths. We could read only
+# its abstract and summaries, which leave open how paths pass residual connections.
 #
 # ## Regression without data
 #
@@ -355,6 +359,43 @@ With a ridge, WUDI less CART is {at["with a ridge", "MiniLM", "CART"]} points on
 )
 
 # %% [markdown]
+# (since-ace)=
+# ## ACE: centred rows, and a correction for unequal tasks
+#
+# ACE {cite}`xu2026ace` estimates the covariance of a layer's inputs from the rows of a task matrix. Let $X_t$ be $\tau_t$ less the mean of its rows,
+# $S_t = X_t^\top X_t$, and $c$ the mean row of $\sum_t S_t$. The released code merges the task matrices as
+#
+# $$
+# W = \Bigl(\sum_t X_t\, (S_t + \varepsilon I)\Bigr) \Bigl(\sum_t (S_t + \varepsilon I) + \mathbf{1} c^\top\Bigr)^{-1} .
+# $$
+#
+# Where tasks are unequal, it divides $S_t$ by its trace, and adds the leading singular directions with equal weights. Tasks are unequal if the variance of
+# $\log \lVert \tau_t \rVert^2$ is above 0.3 times its squared mean. This depends on the unit of the weights, because a unit adds a constant to the logarithms.
+# Norms of 0.5 and 2 are unequal. Measured in a unit ten times smaller, they are 5 and 20, and not unequal:
+
+# %% tags=["nbval-check-output"]
+for norms in ([0.5, 2.0], [5.0, 20.0]):
+    logs = torch.tensor(norms).square().log()
+    print(norms, "unequal" if logs.var() > 0.3 * logs.mean().square() else "not unequal")
+
+# %% tags=["remove-input"]
+aces = {}
+for network in SUITES:
+    parts = [measured(network, "ace"), measured(network, "svc"), stored[network]]
+    chosen = [parts[0]["method"] == "ace", parts[1]["method"].isin(["tsv", "cart"])]
+    table = pd.concat(
+        [part[own] for part, own in zip(parts, [*chosen, parts[2]["method"] == "ridge"])]
+    )
+    few = table[table["seed"].isin(parts[2]["seed"])]
+    beside = [both_intervals(table, {rule: ("ace", rule) for rule in ("tsv", "cart")})]
+    aces[network] = pd.concat([*beside, both_intervals(few, {"wudi": ("ace", "ridge")})])
+display(
+    Markdown(f"""
+With ε and scale chosen on validation data, ACE less TSV is {shown_at("tsv", aces)} points on the smaller ViT and the ViT on glyphs, less CART {shown_at("cart", aces)}, and less WUDI with a ridge {shown_at("wudi", aces)}.
+""")
+)
+
+# %% [markdown]
 # (since-calibration)=
 # ## Corrections of a merge, RegMean++ and DOGE
 #
@@ -363,14 +404,16 @@ With a ridge, WUDI less CART is {at["with a ridge", "MiniLM", "CART"]} points on
 # *Subspace boosting* {cite}`skorobogat2025subspace` takes the largest singular values until their sum is a fraction $\beta$ of the sum of all, and
 # raises all others to the last one taken. With the published $\beta = 0.01$ the largest alone reaches this fraction in every matrix of at most 100 rows
 # or columns, so that all become equal, as with Iso-C. *LiNeS* {cite}`wang2025lines` gives each layer a scale that grows linearly with its depth, here from $1/T$ with
-# task arithmetic, as published, and to one, two or four times the first one elsewhere. *RegMean++* {cite}`nguyen2026regmean` is RegMean with inputs
+# task arithmetic, as published, and to one, two or four times the first one elsewhere. *LARV* {cite}`wang2026larv` computes the scales of each task vector's layers, between 0.5 and 1.5,
+# from their depth, the number of directions that they change, and how far the change commutes with the weights. We measured its continuous form, which we know
+# from summaries and a program by others. Its authors prefer a few fixed scales, which we do not know. *RegMean++* {cite}`nguyen2026regmean` is RegMean with inputs
 # computed by the layers that are merged already. *ESM* {cite}`li2026model` merges as TSV does, but keeps the directions of a layer's outputs that each
 # expert changes most on its inputs. It also multiplies each task matrix, column and layer by its squared norm relative to the mean. *DOGE*
 # {cite}`wei2025modeling` scales the task matrices of a layer to one norm, and adds the same change to each, learned so that their sum stays near
 # every one of them. The figure shows what they add to the method that they correct.
 
-# %% tags=["remove-input"] mystnb={"figure": {"caption": "Corrected singular values add two to five points to task arithmetic. Test accuracy with a correction less that without it, or of one method less another; scales chosen on validation data, at the published α = 1/T (1 for TSV) and β = 0.01. 95 % intervals across seeds (five on the smaller ViT, three on glyphs), and across seeds and tasks.", "name": "fig-since-calibration"}, "image": {"alt": "Twelve rows with two markers each. SVC adds 2 and 5 points to task arithmetic, 0 and 3 to TIES, and is within about a point of zero on CART and TSV. Boosting adds 4 and 5 points to task arithmetic and 1 and 4 to TIES. LiNeS adds up to one point to task arithmetic, TIES and TSV, and nothing to CART. RegMean++ is within about a point of RegMean. DOGE is 3 to 4 points above task arithmetic."}}
-figure, ax = plt.subplots(figsize=(6.9, 4.3))
+# %% tags=["remove-input"] mystnb={"figure": {"caption": "Corrected singular values add two to five points to task arithmetic. Test accuracy with a correction less that without it, or of one method less another; scales chosen on validation data, at the published α = 1/T (1 for TSV) and β = 0.01. 95 % intervals across seeds (five on the smaller ViT, three on glyphs), and across seeds and tasks.", "name": "fig-since-calibration"}, "image": {"alt": "Sixteen rows with two markers each. SVC adds 2 and 5 points to task arithmetic, 0 and 3 to TIES, and is within about a point of zero on CART and TSV. Boosting adds 4 and 5 points to task arithmetic and 1 and 4 to TIES. LiNeS adds up to one point to task arithmetic, TIES and TSV, and nothing to CART. LARV adds about a point to task arithmetic, and between minus one and plus one to the others. RegMean++ is within about a point of RegMean. DOGE is 3 to 4 points above task arithmetic."}}
+figure, ax = plt.subplots(figsize=(6.9, 5.2))
 plots.forest(corrected, ax, dict(zip(corrected, (plots.BLUE, plots.VERMILION))))
 ax.axvline(0, color=plots.BLACK, lw=1)
 ax.set_xlabel("points of test accuracy added")
@@ -395,7 +438,7 @@ display(
     Markdown(f"""
 On the smaller ViT and the ViT on glyphs, boosted task arithmetic less Iso-C, which gives every singular value the mean instead of the largest, is
 {shown_at("boosting", isotropic)} points, and calibrated task arithmetic less Iso-C {shown_at("SVC", isotropic)}, and task arithmetic with LiNeS less Iso-C {shown_at("LiNeS", isotropic)}.
-SVC adds {shown_at("SVC on CART")} points to CART, and LiNeS {shown_at("LiNeS on CART")}.
+SVC adds {shown_at("SVC on CART")} points to CART, LiNeS {shown_at("LiNeS on CART")}, and LARV {shown_at("LARV on CART")}. LARV adds {shown_at("LARV on task arithmetic")} points to task arithmetic.
 RegMean++ less RegMean is {shown_at("RegMean++ over RegMean")} points, and less TSV {shown_at("RegMean++", since)}. ESM less TSV is {shown_at("ESM", since)} points; across seeds and tasks, both intervals contain zero.
 DOGE less TSV is {shown_at("DOGE", since)} points, and less task arithmetic {shown_at("DOGE over task arithmetic")}. Of its two learning rates the larger, 0.001, was always chosen.
 """)
@@ -571,12 +614,19 @@ assert [round(points) for points in ahead] == [21, 17]
 for network in SUITES:
     with_svc = paired(measured(network, "svc"), {"": ("task_arithmetic+svc", "tsv")}).iloc[0]
     assert with_svc["mean"] < 0
-    lines = since[network].loc["LiNeS on TSV"]
-    assert 0.2 < lines["mean"] < 0.6
-    assert lines["low"] < 0
+    assert 0.2 < since[network].loc["LiNeS on TSV", "mean"] < 0.6
     assert abs(corrected[network].loc["LiNeS on CART", "mean"]) < 0.1
     alone = since[network].drop(["SyMerge, new heads", "ESM", "AdaRank on CART", "RegMean++"])
-    assert alone["mean"].idxmax() == "LiNeS on TSV"
+    assert (alone["mean"] < 0.8).all()
+    assert (alone["low"] < 0).all()
+    own = aces[network].loc[["tsv", "wudi"]]
+    assert (own["mean"].abs() < own["half_width"]).all()
+    assert corrected[network].loc["LARV on task arithmetic", "low"] > 0
+above_cart = [rows.loc["cart", "mean"] > rows.loc["cart", "half_width"] for rows in aces.values()]
+assert above_cart == [False, True]
+larv = [rows.loc["LARV on TSV"] for rows in since.values()]
+assert [round(row["mean"] / row["half_width"]) for row in larv] == [1, -2]
+assert larv[0]["mean"] > larv[0]["half_width"]
 above_tsv = [(rows["mean"] > rows["half_width"]) for rows in since.values()]
 assert [own["ESM"] for own in above_tsv] == [True, False]
 assert [own["LiNeS on TSV"] for own in above_tsv] == [True, False]
@@ -607,5 +657,5 @@ assert glyph.loc["cart", "mean"] + glyph.loc["cart", "half_width"] < 0
 # %% [markdown]
 # ## Summary
 #
-# SyMerge learns new heads on the unlabelled test inputs, and ends near the experts on two small ViTs. Without inputs, nothing since CART is far above TSV.
+# SyMerge learns new heads on the unlabelled test inputs, and ends near the experts on two small ViTs. Without inputs, nothing since CART is far above TSV, and neither ACE nor LARV changes this.
 # WUDI is RegMean with task vectors as data, and one linear solve replaces its steps; on EfficientNet it is hardly better than the pretrained model without a ridge. Subspace boosting and SVC help sums of task vectors, but do not beat Iso-C.
