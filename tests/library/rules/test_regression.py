@@ -120,14 +120,15 @@ def ace_by_columns(vectors: list[Tensor], *, epsilon: float, uneven: bool, share
         prior = prior + gram.mean(0) / own
     if uneven:
         prior = prior / (sum(norms) / len(norms))
-    merged = products @ torch.linalg.inv(total + prior.expand(columns, columns))
+    merged: Tensor = products @ torch.linalg.inv(total + prior.expand(columns, columns))
     if not uneven:
         return merged
     for each, gram in zip(vectors, grams, strict=True):
         residual = residual + each @ (gram - total / len(vectors))
     u, s, vh = torch.linalg.svd(merged + residual, full_matrices=False)
     k = int(share * len(s))
-    return merged + s[:k].mean() * u[:, :k] @ vh[:k]
+    merged = merged + s[:k].mean() * u[:, :k] @ vh[:k]
+    return merged
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (5, 7), (6, 6)])
@@ -195,7 +196,7 @@ def test_ace_of_transposed_weights_and_at_a_scale() -> None:
     vectors = tasks(6, 4, 3, 2)
     base = torch.ones_like(vectors[0])
     for threshold in (0.0, 1e9):
-        options = {"threshold": threshold, "epsilon": 1e-3}
+        options: dict[str, Any] = {"threshold": threshold, "epsilon": 1e-3}
         result = ace([base + each for each in vectors], base, **options)
         turned = ace([(base + each).T for each in vectors], base.T, transposed=True, **options)
         torch.testing.assert_close(turned, result.T)
