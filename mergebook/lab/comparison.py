@@ -125,10 +125,11 @@ def sub_zoo(zoo: Zoo, tasks: Sequence[str]) -> Zoo:
 def accuracies(
     zoo: Zoo,
     candidates: Mapping[Any, StateDict] | Iterable[tuple[Any, StateDict]],
+    split: SplitName = "test",
     **options: Any,
 ) -> pd.DataFrame:
     """Accuracies (0..1) of labelled state dicts: one row each, in order, one column per task."""
-    table = evaluate_many(zoo.model, candidates, zoo.heads, zoo.suite, **options)
+    table = evaluate_many(zoo.model, candidates, zoo.heads, zoo.suite, split=split, **options)
     wide = table.set_index(["candidate", "task"])["accuracy"].unstack("task")
     return wide.loc[list(dict.fromkeys(table["candidate"])), list(zoo.suite.tasks)]
 

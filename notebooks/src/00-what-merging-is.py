@@ -36,7 +36,7 @@ from scipy.stats import binomtest
 import mergelib as ml
 from mergebook import load_suite, load_zoo, plots
 from mergebook.chapters.joint_head import accuracies, one_question
-from mergebook.lab.comparison import choose
+from mergebook.lab.comparison import best_of
 from mergebook.lab.grids import GRIDS
 from mergebook.lab.results import load_table
 from mergebook.lab.statistics import over_seeds
@@ -50,7 +50,7 @@ names = {low: "expert 0–4", high: "expert 5–9"}
 joint = one_question(zoo)
 settings = {"average": {}, "task_arithmetic": {}, "ties": {}, "cart": {}}
 for method in ("task_arithmetic", "ties"):
-    settings[method], _ = choose(joint, method, GRIDS[method])
+    settings[method] = best_of(joint, method, GRIDS[method], autocast=False)
 
 # %% tags=["remove-cell"]
 merges = {

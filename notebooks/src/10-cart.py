@@ -316,14 +316,14 @@ grows to {lengths[True][peak]:.1f} at {ranks[peak]:.0f} % of the rank and then f
 #
 # ## Choose rank and scale together
 #
-# Some cancelling remains, so the best scale is often above 1. `choose` evaluates a grid on validation examples
+# Some cancelling remains, so the best scale is often above 1. `best_of` evaluates a grid on validation examples
 # and returns the best point, which is then evaluated once on the test examples:
 
 # %%
-from mergebook.lab.comparison import choose, compare
+from mergebook.lab.comparison import best_of, compare
 
 grid = {"rank_ratio": [0.08, 0.16], "scale": [1.0, 2.0, 3.0]}
-chosen, searched = choose(zoo, "cart", grid)
+chosen = best_of(zoo, "cart", grid, autocast=False)
 settings = {"average": {}, "task_arithmetic": {"scale": 0.3}, "cart": chosen}
 result = compare(zoo, settings)
 

@@ -70,7 +70,7 @@ def descent(
         tables["path"].append({"method": method, **at, "gap": gap, "length": length})
         deltas = {k: matrix.to(base[k]) for k, matrix in zip(keys, point, strict=True)}
         merged = {s: rest | {k: base[k] + s * d for k, d in deltas.items()} for s in (1.0, *scales)}
-        scores = lab.accuracies(zoo, merged, split="validation", autocast=True).mean(axis=1)
+        scores = lab.accuracies(zoo, merged, "validation", autocast=True).mean(axis=1)
         for chosen, scale in ((False, 1.0), (True, list(merged)[int(scores.argmax())])):
             tables["test"] += lab.judged(
                 zoo, method, merged[scale], **at, scale=scale, chosen=chosen

@@ -127,7 +127,7 @@ def ace_by_columns(vectors: list[Tensor], *, epsilon: float, uneven: bool, share
         residual = residual + each @ (gram - total / len(vectors))
     u, s, vh = torch.linalg.svd(merged + residual, full_matrices=False)
     k = int(share * len(s))
-    merged = merged + s[:k].mean() * u[:, :k] @ vh[:k]
+    merged += s[:k].mean() * u[:, :k] @ vh[:k]
     return merged
 
 
