@@ -32,6 +32,7 @@ def case(name: str) -> Callable[[Case], Case]:
     """Register a function as the case of this name."""
 
     def register(function: Case) -> Case:
+        assert name not in CASES, name
         CASES[name] = function
         return function
 
@@ -370,7 +371,7 @@ case("parallel")(
 )
 case("task-vector")(lambda: merge(lambda state: ml.subtract(state, BASE)))
 case("same-expert")(lambda: ml.merge("average", [tuned(1), tuned(1)], pretrained=BASE))
-case("no-layer")(lambda: ml.larv_scales(BASE, BASE))
+case("no-larv-layer")(lambda: ml.larv_scales(BASE, BASE))
 case("is-pretrained")(lambda: merge(lambda _: BASE))
 
 
