@@ -228,7 +228,7 @@ display(
 # %% [markdown]
 # **Use it when** you have the unlabelled inputs of each task that are to be classified, and the heads may change: [SyMerge](#since-symerge). **Do not use** the newer rules in place of [TSV](04-low-rank-merging) if you
 # have a classifier's weights alone: none gains a point, and TSV's default needs no labels. If the heads must stay, [Surgery](#method-surgery) is second here. It corrects the features of each task.
-# **You need first:** [](04-low-rank-merging) and [](20-adapting-with-data). **Time:** ten minutes.
+# **You need first:** [](04-low-rank-merging) and [](20-adapting-with-data). **Time:** a quarter of an hour.
 #
 # ## What later methods need
 #
@@ -372,8 +372,8 @@ With a ridge, WUDI less CART is {at["with a ridge", "MiniLM", "CART"]} points on
 # $$
 #
 # where $\mathbf{1} c^\top$, with $c$ in every row, is a prior that all tasks share. If the tasks are *unequal* in a layer, $S_t$ and $\varepsilon$ are divided by the trace of
-# $S_t$, and 30 % of the singular directions are added to $W$ with equal weights. Tasks are unequal if the variance of $\log \lVert \tau_t \rVert^2$ across tasks is
-# above 0.3 times the square of its mean. A change of unit shifts all logarithms equally, so that the variance stays and the mean changes. Norms of 0.9 and 1.1 are
+# $S_t$, and 30 % of the singular directions are added to $W$ with equal weights. Tasks are unequal if the variance of the logarithms $\log \lVert \tau_t \rVert^2$ across tasks is
+# above 0.3 times the square of their mean. A change of unit shifts all logarithms equally, so that the variance stays and the mean changes. Norms of 0.9 and 1.1 are
 # unequal, because the mean of their logarithms is near 0. In a unit ten times smaller they are 9 and 11, and not unequal:
 
 # %% tags=["nbval-check-output"]
