@@ -46,9 +46,10 @@ FITTED = {
 DATA |= dict.fromkeys(FITTED.values(), LABELLED)
 # Methods that must know the task of each input when the merged model is used.
 TASK_KNOWN = ("surgery", "surgery+cart", *COMPRESSED.values())
-RULES = ("baselines", "baselines-others", "since", "boosting", "svc", "ace", "doge", "esm")
+SINCE_CART = ("since", "boosting", "svc", "ace", "doge", "esm", "symerge")
+RULES = ("baselines", "baselines-others", *SINCE_CART)
 PROCEDURES = ("procedures", "procedures-others", "regmean")
-PARTS = (*RULES, *PROCEDURES, "symerge", "compression", "fresh_heads")
+PARTS = (*RULES, *PROCEDURES, "compression", "fresh_heads")
 # The variants of procedures that stand for them, as the results name them.
 _SHOWN = {
     **{name: name for name in (*REFERENCES, *DATA)},
@@ -156,7 +157,7 @@ def _spent(suite: str, method: str) -> tuple[int, float]:
                 given = tasks * int(examples) if DATA[method] == LABELLED else 0
                 return given + validation * method.endswith("+cart"), float(own["seconds"].mean())
     labelled = method in FITTED.values()
-    for part in (*RULES, "symerge"):
+    for part in RULES:
         with suppress(MissingResult):
             chosen = _read_once(f"{suite}-{part}", "chosen")
             if "method" in chosen:

@@ -106,11 +106,11 @@ def ace(
             energies[t] = task.square().sum()
     if not energies:
         return pretrained.clone()
-    logs = torch.stack([*energies.values()]).log()
+    squared_norms = torch.stack([*energies.values()])
+    logs = squared_norms.log()
     unequal = len(logs) > 1 and bool(logs.var() > threshold * logs.mean().square())
-    size = rows.shape[1]
-    total, plain, products = torch.zeros_like(rows), torch.zeros_like(rows), torch.zeros_like(rows)
-    grams, ridges = rows.new_zeros(size, size), 0.0
+    total, plain, products = (torch.zeros_like(rows) for _ in range(3))
+    grams, ridges = rows.new_zeros(rows.shape[1], rows.shape[1]), 0.0
     for t in energies:
         task, rows = centred(t)
         gram, ridge = rows.T @ rows, epsilon
@@ -125,7 +125,7 @@ def ace(
     prior = grams.mean(0)
     grams.diagonal().add_(ridges)
     if unequal:
-        prior /= torch.stack([*energies.values()]).mean()
+        prior /= squared_norms.mean()
     merged = torch.linalg.solve(grams + prior, products, left=False)
     if unequal and (rank := rank_of(rows.shape, rank_ratio, "floor")):
         u, s, vh = truncated_svd(merged + plain - total @ grams / len(energies), rank)
