@@ -2,8 +2,12 @@
 
 The merged weights are θ = o + Σ_t λ_t U_t diag(b_t ∘ s_t) V_tᵀ in every matrix, with masks b of
 zeros and ones. U s Vᵀ is the full SVD of θ_t − o, where the origin o is θ_0 (task arithmetic) or
-the average (CART). Masks are b = [x > 0] of logits x. The straight-through estimator replaces the
-step's derivative by that of σ(x / 10). One backward pass gives G = ∂ℓ/∂θ, and then
+the average (CART). With TSV, o is θ_0, and U s Vᵀ are the orthogonal directions that `tsv` adds;
+this is our reading, as the released code has no TSV. Iso-C cannot be the base: its directions
+belong to the merged matrix, not to experts.
+
+Masks are b = [x > 0] of logits x. The straight-through estimator replaces the step's derivative by
+that of σ(x / 10). One backward pass gives G = ∂ℓ/∂θ, and then
 ∂ℓ/∂x_i = λ s_i u_iᵀ G v_i σ'(x_i / 10) / 10 and ∂ℓ/∂λ = Σ_i b_i s_i u_iᵀ G v_i.
 
 Directions that are off have gradients too, so all of them stay in memory. Those of a matrix take
@@ -27,11 +31,12 @@ from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
 from mergelib.rules.arithmetic import average
 from mergelib.rules.low_rank import rank_of
+from mergelib.rules.spectral import task_directions
 from mergelib.statedict import is_statistic
 
-# The released code's λ and share of directions at the start, for eight tasks, and its logits.
-STARTS = {"task_arithmetic": (0.3, 1.0), "cart": (2.3, 0.16)}
-LOGIT, TEMPERATURE = 0.1, 10.0
+# λ and share of directions at the start: the released code's for eight tasks, and TSV's default.
+STARTS = {"task_arithmetic": (0.3, 1.0), "cart": (2.3, 0.16), "tsv": (1.0, 1.0)}
+LOGIT, TEMPERATURE = 0.1, 10.0  # the released code's
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,10 +67,13 @@ class AdaRankSettings:
     """Hyperparameters of `adarank`.
 
     Attributes:
-        base: the origin and task vectors; ``"cart"`` takes the average and centred task vectors.
-        init: initial λ; None for the released code's with eight tasks: 0.3, or 2.3 with CART.
+        base: the origin and the directions; ``"cart"`` takes the average and centred task vectors,
+            and ``"tsv"`` its orthogonal directions, with the average of other tensors.
+        init: initial λ; None for the released code's with eight tasks: 0.3, or 2.3 with CART; 1
+            with TSV.
         rank_ratio: share of the leading directions that are on at the start, rounded up as in
-            `cart`; None for the released code's, which rounds down: 1, or 0.16 with CART.
+            `cart`; None for the released code's, which rounds down: 1, or 0.16 with CART; 1 with
+            TSV.
         learning_rate: of Adam, for logits and λ, and about their change per step. Logits start
             at ±0.1, so a mask needs about 0.1 / learning_rate steps to change.
         steps: number of steps. The released code measures test accuracy after every 500, and keeps
@@ -74,7 +82,7 @@ class AdaRankSettings:
         seed: of the batches.
     """
 
-    base: Literal["task_arithmetic", "cart"] = "task_arithmetic"
+    base: Literal["task_arithmetic", "cart", "tsv"] = "task_arithmetic"
     init: float | None = None
     rank_ratio: Share | None = None
     learning_rate: float = 1e-3
@@ -102,18 +110,26 @@ def decompose(
     fixed, directions, logits = {}, {}, {}
     for key, (tuned, origin) in weights_of(compare(problem.experts, problem.pretrained)):
         assert origin is not None
-        if settings.base == "cart" or is_statistic(key):  # statistics as in `merge`
+        matrix = key in parameters and problem.is_matrix(key, origin)
+        others = settings.base == "tsv" and not matrix
+        if settings.base == "cart" or others or is_statistic(key):  # statistics as in `merge`
             origin = average(tuned)
         if key not in parameters:
             moved = 0.0 if is_statistic(key) else scale * sum(tensor - origin for tensor in tuned)
             fixed[key] = origin + moved
-        elif problem.is_matrix(key, origin):
-            shape = origin.flatten(1).shape
-            parts = [truncated_svd((t - origin).flatten(1), min(shape)) for t in tuned]
-            left = torch.cat([u * s for u, s, _ in parts], dim=1)
-            directions[key] = Directions(origin, left, torch.cat([vh for *_, vh in parts]))
-            logits[key] = torch.full((len(tuned), min(shape)), -LOGIT, device=origin.device)
-            logits[key][:, : rank_of(shape, ratio, "ceil")] = LOGIT
+        elif matrix:
+            full = min(origin.flatten(1).shape)
+            if settings.base == "tsv":
+                full = max(1, full // len(tuned))
+                matrices = [tensor.flatten(1) for tensor in tuned]
+                left, right = task_directions(matrices, origin.flatten(1), full)
+            else:
+                parts = [truncated_svd((t - origin).flatten(1), full) for t in tuned]
+                left = torch.cat([u * s for u, s, _ in parts], dim=1)
+                right = torch.cat([vh for *_, vh in parts])
+            directions[key] = Directions(origin, left, right)
+            logits[key] = torch.full((len(tuned), full), -LOGIT, device=origin.device)
+            logits[key][:, : rank_of((full,), ratio, "ceil")] = LOGIT
         else:
             vectors = torch.stack([tensor - origin for tensor in tuned])
             left, right = vectors.view(len(tuned), -1).T, origin.new_ones(len(tuned), 1)

@@ -39,9 +39,17 @@ def tsv(
     """
     share = 1 / len(experts) if rank_ratio is None else rank_ratio
     rank = max(1, int(round(share * min(pretrained.shape), 9)))
+    left, right = task_directions(experts, pretrained, rank)
+    return pretrained + scale * left @ right
+
+
+def task_directions(
+    experts: Sequence[Tensor], pretrained: Tensor, rank: int
+) -> tuple[Tensor, Tensor]:
+    """Return Û S ``(m, T·rank)`` and V̂ᵀ ``(T·rank, n)`` of `tsv`, one expert after another."""
     parts = [truncated_svd(experts[t] - pretrained, rank) for t in range(len(experts))]
     u, s, vh = _side_by_side(parts)
-    return pretrained + scale * (polar_factor(u) * s) @ polar_factor(vh)
+    return polar_factor(u) * s, polar_factor(vh)
 
 
 @rule(paper="marczak2025task", elsewhere=average, affine_in="scale")

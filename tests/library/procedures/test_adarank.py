@@ -69,6 +69,34 @@ def test_straight_through_by_hand() -> None:
     ), "σ'(2) / 10: far from the step the gradient is smaller"
 
 
+@pytest.mark.parametrize("init", [None, 0.7])
+def test_with_tsv_all_of_its_directions_are_on(case: Any, init: float | None) -> None:
+    """Other tensors are averaged, whatever λ is; half of 6 and of 5 directions are 3 and 2."""
+    made = case.adapt("adarank", base="tsv", init=init, steps=0)
+    scale = 1.0 if init is None else init
+    close(made.state, ml.merge("tsv", case.experts, pretrained=case.pretrained, scale=scale))
+    assert {key: made.ranks[key].tolist() for key in made.ranks} == {
+        "first.weight": [3, 3],
+        "second.weight": [2, 2],
+    }
+
+
+def test_with_tsv_a_mask_takes_away_one_direction_by_hand() -> None:
+    """Experts that change other inputs and outputs are orthogonal: each keeps its own direction."""
+    base = {"weight": torch.zeros(2, 2)}
+    experts = {
+        "one": {"weight": torch.tensor([[2.0, 0.0], [0.0, 0.0]])},
+        "two": {"weight": torch.tensor([[0.0, 0.0], [0.0, 3.0]])},
+    }
+    problem = Problem(experts, base, nn.Linear(2, 2, bias=False))
+    _, directions, logits = decompose(problem, AdaRankSettings("tsv"))
+    assert logits["weight"].shape == (2, 1)
+    weights = torch.tensor([[0.0], [0.5]])
+    close(
+        {"weight": directions["weight"].at(weights)}, {"weight": torch.diag(torch.tensor([0, 1.5]))}
+    )
+
+
 @pytest.mark.parametrize("base", ["task_arithmetic", "cart"])
 def test_gradients_are_those_of_relaxed_masks_at_the_binary_ones(case: Any, base: Any) -> None:
     """Autograd through b + σ(x / 10) - stop(σ(x / 10)), written anew with `torch.linalg.svd`."""
