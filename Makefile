@@ -92,14 +92,17 @@ site-test: $(READY) ## check the built site in Chromium
 demo: $(READY) ## fine-tune, merge and compare eight experts (SUITE=glyphs8)
 	$(BIN)/mergebook demo --suite $(SUITE)
 
-bench: $(READY) ## time rules, CoGraM and stacked networks, and measure the memory of Frank-Wolfe
+bench: $(READY) ## time rules, procedures, CoGraM and stacked networks, and measure memory
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.procedures
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.cogram
 	$(BIN)/python -m benchmarks.stacking
 
 # Studies, and entries of mergebook/results.toml whose settings are measured on another suite.
-TABLE_1 = baselines adaptation fresh_heads glyphs8-since-ridge glyphs8-boosting glyphs8-svc
+TABLE_1 = baselines adaptation fresh_heads
+TABLE_1 += glyphs8-since-ridge glyphs8-boosting glyphs8-svc glyphs8-ace glyphs8-larv
+TABLE_1 += glyphs8-esm glyphs8-symerge glyphs8-fresh_heads-since
 
 table1: $(READY) ## CART's Table 1 with CLIP's towers (a network and a GPU; DEVICE=cuda)
 	$(BIN)/python -m pip install -q --disable-pip-version-check $(addprefix -c ,$(CONSTRAINTS)) -e ".[hub]"

@@ -11,14 +11,18 @@ from mergebook.lab.catalogue import planned
 from mergebook.suites.types import Zoo
 
 MAKEFILE = Path(__file__).parents[3] / "Makefile"
-(STUDIES,) = re.findall(r"^TABLE_1 = (.*)$", MAKEFILE.read_text(encoding="utf-8"), re.MULTILINE)
+LINES = re.findall(r"^TABLE_1 \+?= (.*)$", MAKEFILE.read_text(encoding="utf-8"), re.MULTILINE)
+STUDIES = " ".join(LINES).split()
 SMALLER: dict[str, dict[str, Any]] = {
     "adaptation": {"steps": 2},
     "fresh_heads": {"shots": [2]},
+    "glyphs8-symerge": {
+        "grids": {name: {"steps": [2]} for name in ("adamerging", "surgery", "symerge")}
+    },
 }  # settings
 
 
-@pytest.mark.parametrize("name", STUDIES.split())
+@pytest.mark.parametrize("name", STUDIES)
 def test_every_study_of_table_1_runs_on_any_suite(name: str, tiny_zoo: Zoo) -> None:
     plan = planned(name, "clip8")
     (run, *_) = plan.runs()
