@@ -6,8 +6,9 @@ run on one machine, so the ratios to the floor mean something elsewhere too.
 
 *Cold* is the first call, which gets its memory from the operating system and pays for every page
 it touches. *Warm* is the best of some more, with an allocator told to keep what is freed (glibc
-only). Peak memory is what the cold call, its result included, adds to the process's resident
-memory at its worst; see `mergelib.evaluation.cost.measured`.
+only); where the cold call takes longer than `PATIENCE`, its seconds stand for both. Peak memory is
+what the cold call, its result included, adds to the process's resident memory at its worst; see
+`mergelib.evaluation.cost.measured`.
 """
 
 import ctypes
@@ -37,7 +38,7 @@ from mergelib.rules.spectral import iso_c, tsv
 State = dict[str, Tensor]
 
 SPECTRA = {"1/i": -1.0, "1/√i": -0.5}  # exponents of the decay of the singular values
-PATIENCE = 20.0  # seconds of warm calls after which no further one is started
+PATIENCE = 20.0  # seconds of calls after which no further one is started
 
 
 def tower_shapes(blocks: int, width: int) -> dict[str, tuple[int, ...]]:
@@ -143,11 +144,11 @@ def measure(call: Callable[[], object], repeats: int) -> dict[str, Any]:
     with allocator.keeping():
         if cold.seconds < PATIENCE:
             call()
-        while not warm or (len(warm) < repeats and sum(warm) < PATIENCE):
-            warm.append(seconds(call))
+            while len(warm) < repeats and sum(warm) < PATIENCE:
+                warm.append(seconds(call))
     return {
         "cold_seconds": cold.seconds,
-        "warm_seconds": min(warm),
+        "warm_seconds": min(warm, default=cold.seconds),
         "peak_bytes": cold.peak_bytes,
     }
 
@@ -329,11 +330,13 @@ def main(
     small: Annotated[bool, typer.Option(help="A model of toy size, to try the benchmark.")] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Warm calls, of which the best counts.")] = 3,
 ) -> None:
-    """Time every data-free rule against the floor, and what avoids full SVDs against these."""
+    """Time rules and calibrations against the floor, and what avoids full SVDs against these."""
     blocks, width, count = (2, 48, 3) if small else (12, 768, 8)
-    known = ml.methods()
-    names = rules.split(",") if rules else list(known.index[known["family"] == "rule"])
-    if unknown := set(names) - set(known.index):
+    families = ml.methods()["family"]
+    known = [*families.index[families == "rule"]]
+    known += [f"task_arithmetic+{name}" for name in families.index[families == "calibration"]]
+    names = rules.split(",") if rules else known
+    if unknown := set(names) - set(known):
         raise typer.BadParameter(f"no such rule: {', '.join(sorted(unknown))}")
     pretrained, experts = random_experts(tower_shapes(blocks, width), count)
     report = {

@@ -41,7 +41,7 @@ DATA = {
 # Models under heads that are fitted to the validation labels, for which settings are chosen too.
 FITTED = {
     name: f"{name}, fitted heads"
-    for name in ("pretrained", "task_arithmetic", "ties", "cart", "tsv", "iso_c")
+    for name in ("pretrained", "task_arithmetic", "ties", "cart", "tsv", "iso_c", "ace", "wudi")
 }
 DATA |= dict.fromkeys(FITTED.values(), LABELLED)
 # Methods that must know the task of each input when the merged model is used.
@@ -49,7 +49,7 @@ TASK_KNOWN = ("surgery", "surgery+cart", *COMPRESSED.values())
 SINCE_CART = ("since", "boosting", "svc", "ace", "doge", "esm", "symerge")
 RULES = ("baselines", "baselines-others", *SINCE_CART)
 PROCEDURES = ("procedures", "procedures-others", "regmean")
-PARTS = (*RULES, *PROCEDURES, "compression", "fresh_heads")
+PARTS = (*RULES, *PROCEDURES, "compression", "fresh_heads", "fresh_heads-since")
 # The variants of procedures that stand for them, as the results name them.
 _SHOWN = {
     **{name: name for name in (*REFERENCES, *DATA)},
@@ -101,7 +101,7 @@ def _tested(suite: str, part: str) -> pd.DataFrame:
         table = compressed(suite)
         return table[~table["method"].isin(_LEFT_OUT)]
     table = load_table(f"{suite}-{part}")
-    if part == "fresh_heads":
+    if part.startswith("fresh_heads"):
         fitted = table[(table["head"] == "validation") & (table["by"] != "frozen")]
         alone = table[(table["head"] == "frozen") & (table["method"] == "individual")]
         table = pd.concat([fitted.assign(method=fitted["method"].map(FITTED)), alone])

@@ -8,14 +8,22 @@ import typer
 from typer.testing import CliRunner, Result
 
 import mergelib as ml
-from benchmarks import cogram, error_rates, merging, peers, stacking
-from mergebook.lab.results import read_result
+from benchmarks import cogram, error_rates, merging, peers, procedures, stacking
+from mergebook.lab.results import load_table, read_result
 
 
 def run(main: Callable[..., None], *arguments: object) -> Result:
     app = typer.Typer()
     app.command()(main)
     return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def timed(family: str) -> list[str]:
+    """The methods of a family, and with rules the calibrations of a sum."""
+    known = ml.methods()["family"]
+    names = [*known.index[known == family]]
+    then = list[str](known.index[known == "calibration"] if family == "rule" else [])
+    return [*names, *(f"task_arithmetic+{name}" for name in then)]
 
 
 def test_report(tmp_path: Path) -> None:
@@ -25,10 +33,9 @@ def test_report(tmp_path: Path) -> None:
     report = read_result(output)
     assert report["provenance"]["versions"]["torch"]
     assert report["inputs"]["experts"] == 3
-    known = ml.methods()
-    assert [row["rule"] for row in report["rules"]] == list(known.index[known["family"] == "rule"])
+    assert [row["rule"] for row in report["rules"]] == timed("rule")
     for row in report["rules"]:
-        assert row["rule"] in done.output
+        assert row["rule"].partition("+")[0] in done.output  # long names are cut
         assert row["experts"] == (2 if "slerp" in row["rule"] else 3)
         assert row["warm_seconds"] > 0
         assert row["warm_ratio"] > 0
@@ -48,6 +55,22 @@ def test_unknown_rule_is_refused(tmp_path: Path) -> None:
     assert done.exit_code != 0
     assert "nonsense" in done.output
     assert not output.exists()
+
+
+@pytest.mark.parametrize("method", ["adamerging", "esm", "frank_wolfe"])
+def test_cost_of_procedures(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 500 steps, 16 are taken; the others follow, so that all take longer than these."""
+    for name, value in {"STEPS": 16, "TASKS": 2, "EXAMPLES": 20}.items():
+        monkeypatch.setattr(procedures, name, value)
+    row = procedures.measure(method, "vit_small")
+    assert row["steps"] == {"adamerging": 500, "esm": 0, "frank_wolfe": 15}[method]
+    assert row["seconds"] > 0
+    assert row["peak_bytes"] is None or row["peak_bytes"] > 0
+
+
+def test_the_stored_costs_are_of_every_rule_and_procedure() -> None:
+    assert load_table("benchmarks", "rules")["rule"].tolist() == timed("rule")
+    assert load_table("procedures-speed", "procedures")["method"].tolist() == timed("procedure")
 
 
 def test_cogram_and_its_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
