@@ -225,7 +225,7 @@ display(HTML(shown.to_html()))
 
 # %% [markdown]
 # Procedures pass data through the network. Here they adapt eight random experts of the testbed's ViT to 100 random images of each of eight
-# tasks (CoGraM: to one image per class), with their default hyperparameters. The seconds of procedures with more than 20 steps follow from those of 20 steps.
+# tasks, with their default hyperparameters. The seconds of procedures with more than 20 steps follow from those of 20 steps.
 
 # %% tags=["remove-input"]
 costs = load_table("procedures-speed", "procedures").set_index("method").sort_values("seconds")
