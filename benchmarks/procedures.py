@@ -75,12 +75,12 @@ def main(
     """Time every procedure, and measure its memory."""
     known = ml.methods()
     names = known.index[known["family"] == "procedure"].drop("cogram")
-    rows = [cost_of(name, model) for name in progress(names, desc="procedures")]
+    rows = []
+    for name in progress(names, desc="procedures"):
+        row = cost_of(name, model)
+        print(f"{name:18} {row['steps']:6} steps {row['seconds']:8.1f} s", row["peak_bytes"])
+        rows.append(row)
     write_result(output, {"provenance": provenance() | {"model": model}, "procedures": rows})
-    for row in rows:
-        print(
-            f"{row['method']:18} {row['steps']:6} steps {row['seconds']:8.1f} s", row["peak_bytes"]
-        )
 
 
 if __name__ == "__main__":

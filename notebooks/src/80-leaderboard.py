@@ -204,7 +204,7 @@ of two experts cancel.
 )
 
 # %% [markdown]
-# ## What a method costs
+# ## What a rule costs
 #
 # Each rule merges eight random experts of the shape of CLIP's ViT-B/32 image tower, with 88 million parameters each, on two threads.
 # *Times the mean* compares its seconds with those of the plain mean of the same experts. *Additional memory* is what
@@ -221,22 +221,6 @@ shown = pd.DataFrame(
     }
 )
 shown.index = pd.Index([leaderboard.title(name) for name in costs.index])
-display(HTML(shown.to_html()))
-
-# %% [markdown]
-# Procedures pass data through the network. Here they adapt eight random experts of the testbed's ViT to 100 random images of each of eight
-# tasks, with their default hyperparameters. The seconds of procedures with more than 20 steps follow from those of 20 steps.
-
-# %% tags=["remove-input"]
-costs = load_table("procedures-speed", "procedures").set_index("method").sort_values("seconds")
-shown = pd.DataFrame(
-    {
-        "steps": costs["steps"].map("{:,}".format).replace("0", ""),
-        "seconds": costs["seconds"].map("{:,.1f}".format),
-        "additional memory, MB": (costs["peak_bytes"] / 1e6).map("{:.0f}".format),
-    }
-)
-shown.index = pd.Index([plots.label(name) for name in costs.index])
 display(HTML(shown.to_html()))
 
 # %% [markdown]
