@@ -496,7 +496,7 @@ newer methods were not measured with these heads.
 # $$
 #
 # in every matrix. The origin $o$ is the average with CART, and else the pretrained model. Masks and scales $\lambda_t$ are learned on unlabelled test inputs, so that predictions have a low
-# entropy. An entry of a mask is one where a learned number is positive, and a sigmoid's derivative replaces that of this step. AdaMerging learns scales alone. Both start from settings chosen on validation data. The released code has no TSV; here AdaRank drops some of the directions that TSV
+# entropy. An entry of a mask is one where a learned number is positive, and a sigmoid's derivative replaces that of this step. AdaMerging learns scales alone. Both start from settings chosen on validation data, and take 500 steps where the table says nothing else. The released code has no TSV; here AdaRank drops some of the directions that TSV
 # has made orthogonal. It has nothing to drop from Iso-C, whose directions belong to the merged matrix and not to experts.
 
 # %% tags=["remove-cell"]
@@ -527,7 +527,9 @@ lost = pd.concat(lost)
 TITLES = {"": "base, %", "adamerging+": "AdaMerging, %", "adarank+": "AdaRank, %"}
 columns = {TITLES[way]: pd.DataFrame(rows).T for way, rows in reached.items()}
 shown = written({"AdaRank adds": lost, **columns}).reindex(lost.index).fillna("–").assign(kept=kept)
-display(shown.rename(lambda run: run.replace("smaller ViT", "ViT").replace("ViT on ", "")))
+for words, brief in {"smaller ViT": "ViT", "ViT on ": "", ", 500 steps": ""}.items():
+    shown.index = shown.index.str.replace(words, brief)
+display(shown)
 
 # %% tags=["remove-cell"]
 after = [
