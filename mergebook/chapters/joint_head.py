@@ -15,7 +15,7 @@ from mergelib.statedict import StateDict
 def one_question(zoo: Zoo) -> Zoo:
     """Return the zoo with one head for the stacked classes of all tasks, and labels to match."""
     heads = [zoo.heads[name] for name in zoo.suite.tasks]
-    joint = Head(torch.cat([head.get_buffer("weight") for head in heads]))
+    joint = Head(torch.cat([head.get_parameter("weight") for head in heads]))
     classes = tuple(name for task in zoo.suite.tasks.values() for name in task.class_names)
     tasks, first = {}, 0
     for name, task in zoo.suite.tasks.items():

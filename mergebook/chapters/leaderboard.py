@@ -98,8 +98,7 @@ def _tested(suite: str, part: str) -> pd.DataFrame:
     if part == "baselines":
         return baselines(suite)
     if part == "compression":
-        table = compressed(suite)
-        return table[~table["method"].isin(_LEFT_OUT)]
+        return compressed(suite).query("method not in @_LEFT_OUT")
     table = load_table(f"{suite}-{part}")
     if part.startswith("fresh_heads"):
         fitted = table[(table["head"] == "validation") & (table["by"] != "frozen")]

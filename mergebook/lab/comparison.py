@@ -17,6 +17,7 @@ from mergelib.activations import recalibrate_batchnorm
 from mergelib.evaluation.cost import measured
 from mergelib.evaluation.loops import SplitName, evaluate, evaluate_many, normalised_accuracy
 from mergelib.evaluation.tasks import Suite
+from mergelib.layers import larv_scales
 from mergelib.merging import merge
 from mergelib.problems.examples import Examples
 from mergelib.problems.problem import Problem
@@ -46,6 +47,15 @@ def merge_zoo(method: str, zoo: Zoo, **hyperparameters: Any) -> dict[str, Tensor
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "not factorised")
         return merge(method, zoo.experts, pretrained=zoo.pretrained, **hyperparameters)
+
+
+def scaled_by_larv(zoo: Zoo) -> Zoo:
+    """The zoo with LARV's scales on the layers of every expert's task vector."""
+    experts = {}
+    for task, own in zoo.experts.items():
+        scales = larv_scales(own, zoo.pretrained, is_matrix=zoo.is_matrix)
+        experts[task] = merge_zoo("task_arithmetic", sub_zoo(zoo, [task]), scale=scales)
+    return replace(zoo, experts=experts)
 
 
 def score_grid(zoo: Zoo, method: str, grid: Grid, *, autocast: bool = False) -> pd.DataFrame:

@@ -16,12 +16,9 @@ from mergelib.evaluation.tasks import Split, Suite, Transform
 from mergelib.problems import calling
 
 
-def features(
-    model: nn.Module, inputs: Tensor, transform: Transform, batch_size: int = 500
-) -> Tensor:
+def features(model: nn.Module, inputs: Tensor, transform: Transform) -> Tensor:
     """A model's outputs for inputs ``(N, ...)`` as they are stored, ``(N, width)`` for images."""
-    state = model.state_dict()
-    return calling.features(model, state, inputs, batch_size=batch_size, transform=transform)
+    return calling.features(model, model.state_dict(), inputs, transform=transform)
 
 
 def few_shot_head(

@@ -246,12 +246,10 @@ TEXT_MODELS: dict[str, Callable[[], nn.Module]] = {"gpt": GPT}
 class Head(nn.Module):
     """A frozen cosine classifier, ``scale · cos(feature, class weight)``; ``(classes, width)``."""
 
-    weight: Tensor
-
     def __init__(self, weight: Tensor, scale: float = 20.0) -> None:
         super().__init__()
         self.scale = scale
-        self.register_buffer("weight", F.normalize(weight, dim=1))
+        self.weight = nn.Parameter(F.normalize(weight, dim=1), requires_grad=False)
 
     def forward(self, features: Tensor) -> Tensor:
         return self.scale * F.normalize(features, dim=1) @ self.weight.T

@@ -224,6 +224,24 @@ shown.index = pd.Index([leaderboard.title(name) for name in costs.index])
 display(HTML(shown.to_html()))
 
 # %% [markdown]
+# ### What a procedure costs
+#
+# Each procedure adapts eight random experts of a ViT with 3.6 million parameters to 100 inputs of each task, with its default hyperparameters, on two threads.
+# Of more than 20 steps, 20 are timed, and the other ones are extrapolated. Memory is measured as above.
+
+# %% tags=["remove-input"]
+costs = load_table("procedures-speed", "procedures").set_index("method").sort_values("seconds")
+shown = pd.DataFrame(
+    {
+        "steps": costs["steps"].map(lambda count: f"{count:,}" if count else "–"),
+        "seconds": costs["seconds"].map("{:,.1f}".format),
+        "additional memory, MB": (costs["peak_bytes"] / 1e6).map("{:.0f}".format),
+    }
+)
+shown.index = pd.Index([plots.label(name) for name in costs.index])
+display(HTML(shown.to_html()))
+
+# %% [markdown]
 # ### Beside FusionBench and mergekit
 #
 # The table compares merges of eight models by this library and by another one, each in a process with one thread and at most 16 GB. Numbers are the

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 import mergelib as ml
 from benchmarks import cogram, error_rates, merging, peers, procedures, stacking
-from mergebook.lab.results import read_result
+from mergebook.lab.results import load_table, read_result
 from mergelib.evaluation.cost import Cost
 
 
@@ -21,6 +21,20 @@ def run(main: Callable[..., None], *arguments: object) -> Result:
     return CliRunner().invoke(app, list(map(str, arguments)))
 
 
+def families() -> tuple[list[str], list[str]]:
+    """What is timed: rules, with task arithmetic that calibrations correct, and procedures."""
+    known = ml.methods()["family"]
+    names = [*known.index[known == "rule"]]
+    names += [f"task_arithmetic+{then}" for then in known.index[known == "calibration"]]
+    return names, [*known.index[known == "procedure"].drop("cogram")]
+
+
+def test_stored_costs_are_of_every_method() -> None:
+    rules, adapting = families()
+    assert sorted(load_table("benchmarks", "rules")["rule"]) == sorted(rules)
+    assert sorted(load_table("procedures-speed", "procedures")["method"]) == sorted(adapting)
+
+
 def test_report(tmp_path: Path) -> None:
     output = tmp_path / "new" / "report.json"
     done = run(merging.main, "--small", "--output", output, "--repeats", 1)
@@ -28,10 +42,7 @@ def test_report(tmp_path: Path) -> None:
     report = read_result(output)
     assert report["provenance"]["versions"]["torch"]
     assert report["inputs"]["experts"] == 3
-    known = ml.methods()["family"]
-    names = [*known.index[known == "rule"]]
-    names += [f"task_arithmetic+{then}" for then in known.index[known == "calibration"]]
-    assert [row["rule"] for row in report["rules"]] == names
+    assert [row["rule"] for row in report["rules"]] == families()[0]
     for row in report["rules"]:
         assert row["rule"].partition("+")[0] in done.output  # long names are cut
         assert row["experts"] == (2 if "slerp" in row["rule"] else 3)

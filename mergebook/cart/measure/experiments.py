@@ -21,7 +21,6 @@ from mergebook.lab.runner import study
 from mergebook.suites.types import Zoo
 from mergelib.compression import Compressed, compress
 from mergelib.evaluation.loops import evaluate
-from mergelib.layers import larv_scales
 from mergelib.procedures.common import unlabelled
 from mergelib.registry import get_method
 from mergelib.statedict import StateDict, flatten
@@ -58,11 +57,7 @@ def baselines(
 @study()
 def larv(zoo: Zoo, *, grids: Mapping[str, Grid]) -> Tables:
     """`baselines` with LARV's scales on the layers of every expert's task vector."""
-    experts = {}
-    for task, own in zoo.experts.items():
-        scales = larv_scales(own, zoo.pretrained, is_matrix=zoo.is_matrix)
-        experts[task] = lab.merge_zoo("task_arithmetic", lab.sub_zoo(zoo, [task]), scale=scales)
-    return baselines(replace(zoo, experts=experts), grids=grids)
+    return baselines(lab.scaled_by_larv(zoo), grids=grids)
 
 
 @study()

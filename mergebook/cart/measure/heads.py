@@ -1,6 +1,6 @@
 """Merged models under heads that are fitted to their own features, beside the frozen heads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from mergebook.lab.results import Tables
 from mergebook.lab.runner import beginning_of, study
 from mergebook.suites.training import checkpoints
 from mergebook.suites.types import Zoo
+from mergelib.procedures.common import unlabelled
 from mergelib.statedict import StateDict
 from mergelib.tuning import Grid, merged_grid, points, widened
 
@@ -30,10 +31,22 @@ JUDGED: dict[str, Grid] = {
 }
 
 
+def _candidates(zoo: Zoo, method: str, grid: Grid) -> Iterator[tuple[int, StateDict]]:
+    """Yield the merges by a rule, or by a procedure on each task's first unlabelled examples."""
+    if "examples" in grid:
+        for i, point in enumerate(points(grid)):
+            data = unlabelled(lab.examples_of(zoo, point.pop("examples")))
+            yield i, lab.adapted(zoo, method, data, **point).state
+        return
+    zoo = lab.scaled_by_larv(zoo) if method.endswith("+larv") else zoo
+    rule = method.removesuffix("+larv").removesuffix("+lines")  # these differ in scales alone
+    yield from merged_grid(partial(lab.merge_zoo, rule, zoo), rule, grid)
+
+
 def _validated(zoo: Zoo, method: str, grid: Grid) -> pd.DataFrame:
     """Return mean accuracy on validation data under frozen heads and, left out, under new ones."""
     rows = points(grid)
-    for i, state in merged_grid(partial(lab.merge_zoo, method, zoo), method, grid):
+    for i, state in _candidates(zoo, method, grid):
         frozen, fresh = [], []
         for name, task in zoo.suite.tasks.items():
             pair = features_of(zoo, state, name, task.validation)
@@ -56,7 +69,7 @@ def _chosen(zoo: Zoo, grids: Mapping[str, Grid]) -> tuple[Tables, States]:
         for place, by in zip(_bests(table), ("frozen", "fresh"), strict=True):
             best = {name: table[name].tolist()[place] for name in grid}
             tables["chosen"] += lab.choices({method: best}, by=by)
-            states[method, by] = lab.merge_zoo(method, zoo, **best)
+            ((_, states[method, by]),) = _candidates(zoo, method, {k: [v] for k, v in best.items()})
     return tables, states
 
 

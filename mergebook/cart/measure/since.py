@@ -1,14 +1,12 @@
 """Methods since CART: WUDI's loss by gradient descent, and procedures tuned on validation data."""
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mergebook.lab import comparison as lab
 from mergebook.lab.results import Tables
@@ -78,15 +76,6 @@ def descent(
     return tables
 
 
-def trainable(head: nn.Module) -> nn.Module:
-    """Return a copy of a head whose buffers, such as the directions of classes, are parameters."""
-    copied = copy.deepcopy(head)
-    for name, value in head.named_buffers(recurse=False):
-        delattr(copied, name)
-        copied.register_parameter(name, nn.Parameter(value.clone()))
-    return copied
-
-
 @study()
 def tuned(
     zoo: Zoo,
@@ -101,7 +90,6 @@ def tuned(
     Tables ``test``, ``chosen`` (on validation data), and ``validation``: the procedures' grids.
     """
     data = unlabelled(lab.examples_of(zoo, examples or None, split))
-    zoo = replace(zoo, heads={task: trainable(head) for task, head in zoo.heads.items()})
     chosen = {name: lab.choose_wide(zoo, name, grid)[0] for name, grid in rules.items()}
     made = {name: lab.merge_zoo(name, zoo, **best) for name, best in chosen.items()}
     test = lab.judged(zoo, "pretrained", zoo.pretrained) + lab.judged_alone(zoo)

@@ -15,9 +15,9 @@ def test_one_question_has_the_classes_of_all_tasks(tiny_zoo: Zoo) -> None:
     assert set(low.test.labels.tolist()) == set(range(5))
     assert set(high.test.labels.tolist()) == set(range(5, 10))
     (head,) = set(ten.heads.values())
-    weight = head.get_buffer("weight")
+    weight = head.get_parameter("weight")
     for number, own in enumerate(tiny_zoo.heads.values()):
-        assert torch.allclose(weight[5 * number : 5 * number + 5], own.get_buffer("weight"))
+        assert torch.allclose(weight[5 * number : 5 * number + 5], own.get_parameter("weight"))
 
 
 def test_accuracies_are_those_of_evaluation(tiny_zoo: Zoo) -> None:

@@ -33,13 +33,10 @@ def unit(x: float, y: float) -> Tensor:
     return torch.tensor([x, y]) / math.hypot(x, y)
 
 
-def test_features_come_in_order_whatever_the_batch() -> None:
+def test_features_come_in_order() -> None:
     split = corners([(0, 255), (255, 255), (51, 102)], [0, 0, 0])
     expected = torch.tensor([[-1.0, 1], [1, 1], [-0.6, -0.2]])
-    for batch_size in (1, 2, 3):
-        torch.testing.assert_close(
-            features(Corner(), split.inputs, scale_pixels, batch_size), expected
-        )
+    torch.testing.assert_close(features(Corner(), split.inputs, scale_pixels), expected)
 
 
 def test_few_shot_head_by_hand() -> None:

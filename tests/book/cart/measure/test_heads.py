@@ -9,9 +9,12 @@ from sklearn.linear_model import Ridge
 
 from mergebook.cart.measure.heads import fresh_heads, label_budget, training_length
 from mergebook.lab import heads
-from mergebook.lab.comparison import merge_zoo
+from mergebook.lab.comparison import adapted, examples_of, merge_zoo, scaled_by_larv
+from mergebook.lab.heads import judged_under_heads
 from mergebook.suites.types import Zoo
 from mergelib.evaluation.loops import evaluate
+from mergelib.procedures.common import unlabelled
+from mergelib.tuning import Grid
 
 
 def blobs(count: int = 40, width: int = 6, classes: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,6 +49,30 @@ def test_the_penalty_has_the_best_accuracy_left_out(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(heads, "PENALTIES", (penalty,))
         alone.append(heads.ridge(features, labels, 3)[1])
     assert best == max(alone) > min(alone)
+
+
+def test_procedures_and_scales_of_layers_are_judged_as_they_merge(tiny_zoo: Zoo) -> None:
+    layers = {"over_layers": [0.2, 0.6], "*": 0.2}
+    grids: dict[str, Grid] = {
+        "esm": {"examples": [4], "scale": [0.5]},
+        "tsv+lines": {"scale": [layers]},
+        "tsv+larv": {"scale": [0.5]},
+    }
+    tables = fresh_heads(tiny_zoo, grids=grids, shots=(), everything=False)
+    inputs = unlabelled(examples_of(tiny_zoo, 4))
+    expected = {
+        "esm": adapted(tiny_zoo, "esm", inputs, scale=0.5).state,
+        "tsv+lines": merge_zoo("tsv", tiny_zoo, scale=layers),
+        "tsv+larv": merge_zoo("tsv", scaled_by_larv(tiny_zoo), scale=0.5),
+    }
+    for method, state in expected.items():
+        known = [row["accuracy"] for row in judged_under_heads(tiny_zoo, state)]
+        for by in ("frozen", "fresh"):
+            own = [r for r in tables["test"] if (r["method"], r["by"]) == (method, by)]
+            assert [row["accuracy"] for row in own] == known
+    chosen = {row["method"]: row["settings"] for row in tables["chosen"]}
+    assert chosen["esm"] == {"examples": 4, "scale": 0.5}
+    assert chosen["tsv+lines"] == {"scale": layers}
 
 
 def test_every_candidate_is_judged_under_every_head(tiny_zoo: Zoo) -> None:
