@@ -64,12 +64,22 @@ def viewed(
     return {key: loaded[tied.get(key, key)] for key in view}
 
 
-def state_to(state: StateDict, device: torch.device | str | None) -> StateDict:
-    """Return the state dict on a device, if one is given; ties and lazy reading are kept."""
+def state_to(
+    state: StateDict, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> StateDict:
+    """Return the state dict on a device, if one is given; ties and lazy reading are kept.
+
+    With a ``dtype``, floating-point tensors have at least its precision.
+    """
+    layout = layout_of(state)
+    if dtype is not None:
+        wide = {k: t for k, t in layout.items() if t.is_floating_point()}
+        wide = {k: t.to("meta", torch.promote_types(t.dtype, dtype)) for k, t in wide.items()}
+        return viewed({key: (state, key) for key in state}, {**layout, **wide}, device)
     if device is None:
         return state
     device = torch.empty(0, device=device).device  # "cuda" is the current one, say cuda:0
     looked_at = list(state)[: 1 if is_lazy(state) else None]
     if all(state[key].device == device for key in looked_at):
         return state
-    return viewed({key: (state, key) for key in state}, layout_of(state), device)
+    return viewed({key: (state, key) for key in state}, layout, device)

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from mergelib.merging.applying import not_finite
 from mergelib.messages.brief import Brief
 from mergelib.parts import ALL, Parts, Selection
 from mergelib.problems.calling import (
+    Transform,
     Transforms,
     evaluating,
     output_of,
@@ -71,17 +73,42 @@ class Problem(Brief):
         """The initial weights: ``start``, or the pretrained model."""
         return self.pretrained if self.start is None else self.start
 
-    def to(self, device: torch.device | str) -> "Problem":
-        """Return the problem on a device; data follow batch by batch."""
+    @property
+    def reference(self) -> StateDict:
+        """The pretrained model, else the first expert."""
+        return self.pretrained or next(iter(self.experts.values()))
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> "Problem":
+        """Return the problem on a device and in a precision; data follow batch by batch."""
+        states = partial(state_to, device=device, dtype=dtype)
+
+        def moved(module: nn.Module) -> nn.Module:
+            return copy.deepcopy(module).to(device=device, dtype=dtype)
+
         return replace(
             self,
-            experts={name: state_to(state, device) for name, state in self.experts.items()},
-            pretrained=state_to(self.pretrained, device),
-            model=copy.deepcopy(self.model).to(device),
-            heads={task: copy.deepcopy(head).to(device) for task, head in self.heads.items()},
-            start=None if self.start is None else state_to(self.start, device),
-            statistics={name: state_to(s, device) for name, s in self.statistics.items()},
+            experts={name: states(state) for name, state in self.experts.items()},
+            pretrained=states(self.pretrained),
+            model=moved(self.model),
+            heads={task: moved(head) for task, head in self.heads.items()},
+            start=None if self.start is None else states(self.start),
+            statistics={name: states(own) for name, own in self.statistics.items()},
         )
+
+    def widened(self) -> "Problem":
+        """Return the problem in float32, or in float64 if a weight has it; inputs are cast, too."""
+        layout = layout_of(self.reference).values()
+        kinds = {t.dtype for t in layout if t.is_floating_point()}
+        dtype = reduce(torch.promote_types, kinds, torch.float32)
+
+        def ready(transform: Transform | None, inputs: Any) -> Inputs:
+            examples = as_examples(transformed(inputs, transform))
+            return examples.each(lambda x: x.to(dtype) if x.is_floating_point() else x).inputs
+
+        transforms = {t: partial(ready, transform_of(self.transform, t)) for t in self.data}
+        return replace(self.to(dtype=dtype), transform=transforms)
 
 
 def checked_states(
@@ -172,9 +199,16 @@ def with_data(
         examples = {task: part.unlabelled for task, part in examples.items()}
     problem = replace(problem, data=examples, heads=task_heads if needs.heads else {})
     with torch.random.fork_rng(devices=[]):  # for models that draw
-        _check_runs(problem, needs, given=heads is not None)
+        kinds = {t.dtype for t in layout_of(problem.reference).values()}
+        if needs.heads and kinds & {torch.float16, torch.bfloat16}:  # for gradients
+            problem = problem.widened()
+        try:
+            _check_runs(problem, needs, given=heads is not None)
+        except ValueError:  # perhaps because precisions differ
+            problem = problem.widened()
+            _check_runs(problem, needs, given=heads is not None)
         if labels == "classes":
-            check_labels(examples, problem.model, problem.first, task_heads, problem.transform)
+            check_labels(examples, problem.model, problem.first, problem.heads, problem.transform)
     return problem
 
 
@@ -192,8 +226,7 @@ def _check_head(task: str, head: object) -> None:
 def _check_runs(problem: Problem, needs: Needs, *, given: bool) -> None:
     """Refuse a model or head that does not run on a task's inputs, or gives no logits for them.
 
-    If no heads are ``given``, the model itself has to return logits. Precisions may differ, because
-    procedures choose their own.
+    If no heads are ``given``, the model itself has to return logits.
     """
     model = problem.model
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -201,19 +234,16 @@ def _check_runs(problem: Problem, needs: Needs, *, given: bool) -> None:
         few, head = examples[:2].to(device), problem.heads.get(task)
         inputs = transformed(few.inputs, transform_of(problem.transform, task))
         try:
-            output, logits = _tried(model, {}, inputs, head)
-        except RuntimeError:
-            try:
-                output, logits = _tried(model, *_in_float32(model, inputs, head))
-            except RuntimeError as error:
-                parts = "model" if head is None or not given else "model with the head"
-                shapes = {name: tuple(x.shape) for name, x in as_examples(inputs).named.items()}
-                kinds = {x.dtype for x in as_examples(inputs).named.values()}
-                advice = "; for torch.uint8 pass transform=" if kinds == {torch.uint8} else ""
-                raise ValueError(
-                    f"the {parts} does not run on inputs of task {task!r} of shape "
-                    f"{shapes.get('inputs', shapes)}: {error}{advice}"
-                ) from error
+            output, logits = _tried(model, inputs, head)
+        except RuntimeError as error:
+            parts = "model" if head is None or not given else "model with the head"
+            shapes = {name: tuple(x.shape) for name, x in as_examples(inputs).named.items()}
+            kinds = {x.dtype for x in as_examples(inputs).named.values()}
+            advice = "; for torch.uint8 pass transform=" if kinds == {torch.uint8} else ""
+            raise ValueError(
+                f"the {parts} does not run on inputs of task {task!r} of shape "
+                f"{shapes.get('inputs', shapes)}: {error}{advice}"
+            ) from error
         if head is None:
             continue
         if not (given or isinstance(output, Tensor) or hasattr(output, "logits")):
@@ -229,24 +259,9 @@ def _check_runs(problem: Problem, needs: Needs, *, given: bool) -> None:
             )
 
 
-def _in_float32(
-    model: nn.Module, inputs: Inputs, head: nn.Module | None
-) -> tuple[StateDict, Inputs, nn.Module | None]:
-    """Return a model's weights, inputs and a head in float32."""
-
-    def cast(tensor: Tensor) -> Tensor:
-        return tensor.float() if tensor.is_floating_point() else tensor
-
-    ready = as_examples(inputs).each(cast).inputs
-    weights = {key: cast(tensor) for key, tensor in model.state_dict().items()}
-    return weights, ready, copy.deepcopy(head).float() if head is not None else None
-
-
 @torch.no_grad()
-def _tried(
-    model: nn.Module, state: StateDict, inputs: Inputs, head: nn.Module | None
-) -> tuple[Any, Any]:
+def _tried(model: nn.Module, inputs: Inputs, head: nn.Module | None) -> tuple[Any, Any]:
     """Return the output of a model, and that of a head on it."""
     with evaluating(model, *([] if head is None else [head])):
-        output = run_with(model, state, inputs)
+        output = run_with(model, {}, inputs)
         return output, None if head is None else head(output_of(output))

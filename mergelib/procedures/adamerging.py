@@ -184,6 +184,5 @@ def learned(
             weights.clamp_(0, 1)
     final = weights.expand(-1, len(keys))
     state = complete(basis.at(final), pretrained)
-    state = {key: value.to(pretrained[key].dtype) for key, value in state.items()}
     table = pd.DataFrame(final.cpu().numpy(), index=list(problem.experts), columns=keys)
     return Adapted(state, table, pd.DataFrame(history, columns=["step", *problem.data]))

@@ -13,7 +13,7 @@ from mergelib.io import Model, Models, as_state, as_states, renamed
 from mergelib.messages.refusals import check_device
 from mergelib.parts import ALL, Missing, Parts, Patterns
 from mergelib.problems.calling import Transforms
-from mergelib.problems.placing import is_lazy, state_to
+from mergelib.problems.placing import is_lazy, viewed
 from mergelib.problems.problem import (
     IsMatrix,
     Problem,
@@ -50,6 +50,8 @@ def adapt(
     """Merge experts with the help of data.
 
     Arguments that a procedure does not need are ignored; `mergelib.methods` lists what each needs.
+    Where losses have gradients by weights of 16 bits, or precisions differ, it computes in float32
+    (float64 if a weight has it); the result has the precision of the base and of the given heads.
 
     >>> base, expert = nn.Linear(3, 2), nn.Linear(3, 2)
     >>> data = {"digits": torch.rand(8, 3)}
@@ -138,22 +140,29 @@ def adapt(
         statistics={name: as_state(values) for name, values in (statistics or {}).items()},
     )
     problem = checked_states(problem, parts, {"pretrained": base, **models})
-    layout = layout_of(problem.pretrained or next(iter(problem.experts.values())))
-    problem = replace(problem, is_matrix=Matrices(is_matrix, layout, kinds_of([model])))
+    layout = layout_of(problem.reference)
+    predicate = Matrices(is_matrix, layout, kinds_of([model]))
+    problem = given = replace(problem, is_matrix=predicate, heads=heads or {})
     if running and data is not None:
         problem = with_data(method, problem, needs, settings, data, heads)
     check_all(stamps)  # later reads compare their files with these
     with seeded(getattr(settings, "seed", 0)):  # for models that draw
         result = chosen.function(problem if device is None else problem.to(device), settings)
-    return _finished(method, result, problem, moved=device is not None)
+    return _finished(method, result, given)
 
 
-def _finished(method: str, result: Adapted, problem: Problem, *, moved: bool) -> Adapted:
-    """Return the result on the inputs' device, with the base's tensors where nothing is merged.
+def _finished(method: str, result: Adapted, problem: Problem) -> Adapted:
+    """Return the result on the inputs' device, in their precision, with the base where unmerged.
 
     It is refused unless it is finite, and shares no memory with the inputs.
     """
-    state = {key: t.detach() if t.requires_grad else t for key, t in result.state.items()}
+    reference, layout = problem.reference, layout_of(problem.reference)
+    home = next(iter(reference.values())).device
+    made = {key: tensor.detach() for key, tensor in result.state.items()}
+    state = viewed({key: (made, key) for key in made}, layout, home)
+    weights = [tensor for tensor in layout.values() if tensor.is_floating_point()]
+    for task, head in result.heads.items():
+        head.to(home, [*problem.heads.get(task, nn.Identity()).parameters(), *weights][0].dtype)
     of_heads = {f"{t}: {k}": v for t, h in result.heads.items() for k, v in h.state_dict().items()}
     for key, tensor in {**state, **of_heads}.items():
         if tensor.is_floating_point() and not is_finite(tensor):
@@ -165,20 +174,13 @@ def _finished(method: str, result: Adapted, problem: Problem, *, moved: bool) ->
     held = {_address(tensor) for s in given if not is_lazy(s) for tensor in s.values()}
     if any(_address(tensor) in held for tensor in state.values()):
         state = complete({}, state)
-    result = replace(result, state=state)
-    reference = problem.pretrained or next(iter(problem.experts.values()))
-    if moved:
-        home = next(iter(reference.values())).device
-        heads = {task: head.to(home) for task, head in result.heads.items()}
-        result = replace(result, state=dict(state_to(result.state, home)), heads=heads)
     selection = problem.selection
-    if selection is None or selection.merged == reference.keys():
-        return result
-    state = {
-        key: result.state[key] if key in selection.merged else reference[key].clone()
-        for key in selection.keys
-    }
-    return replace(result, state=state)
+    if selection is not None and selection.merged != reference.keys():
+        state = {
+            key: state[key] if key in selection.merged else reference[key].clone()
+            for key in selection.keys
+        }
+    return replace(result, state=dict(state))
 
 
 def _address(tensor: Tensor) -> int:

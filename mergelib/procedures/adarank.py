@@ -189,10 +189,9 @@ def adarank(problem: Problem, settings: AdaRankSettings) -> Adapted:
                 pulled = pulled * (x > 0)
             scales.grad[:, column] = pulled.sum(1)
         optimiser.step()
-    state = {key: value.to(pretrained[key].dtype) for key, value in merge().items()}
     ranks = {key: (x > 0).sum(1).tolist() for key, x in logits.items()}
     return Adapted(
-        complete(state, pretrained),
+        complete(merge(), pretrained),
         pd.DataFrame(scales.cpu().numpy(), index=experts, columns=keys),
         pd.DataFrame(history, columns=["step", *problem.data]),
         ranks=pd.DataFrame(ranks, index=experts),

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from mergelib.inspection.kinds import Matrices
@@ -65,8 +64,3 @@ def tell_of_kept(problem: Problem, state: StateDict, method: str, fate: str) -> 
 def unlabelled(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs of every task alone."""
     return {task: part[0] if isinstance(part, tuple) else part for task, part in data.items()}
-
-
-def precise(tensor: Tensor) -> Tensor:
-    """Return the tensor in float32 or wider."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

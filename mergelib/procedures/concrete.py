@@ -15,7 +15,7 @@ from torch import Tensor
 from mergelib.merging import merge_checked
 from mergelib.messages.kinds import Count, Positive, Size
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import Adapted, complete, precise
+from mergelib.procedures.common import Adapted, complete
 from mergelib.procedures.objectives import batches, loss_gradients
 from mergelib.progress import progress
 from mergelib.registry import Needs, procedure
@@ -65,7 +65,7 @@ def concrete(problem: Problem, settings: ConcreteSettings) -> Adapted:
     dense = merge_checked("task_arithmetic", problem.experts, pretrained, scale=settings.scale)
     names = dict(problem.model.named_parameters(remove_duplicate=False)).keys()
     keys = names - tied_keys(pretrained)
-    added = {key: precise(dense[key] - base) for key, base in pretrained.items() if key in keys}
+    added = {key: dense[key] - base for key, base in pretrained.items() if key in keys}
     logits = {key: torch.zeros_like(tensor) for key, tensor in added.items()}
     optimiser = torch.optim.Adam(logits.values(), lr=settings.learning_rate)
     generator = torch.Generator().manual_seed(settings.seed)
@@ -86,7 +86,6 @@ def concrete(problem: Problem, settings: ConcreteSettings) -> Adapted:
         optimiser.step()
     final = {key: (logit / temperature).sigmoid() for key, logit in logits.items()}
     masked = _masked(pretrained, added, final)
-    masked = {key: tensor.to(pretrained[key].dtype) for key, tensor in masked.items()}
     table = pd.DataFrame(history, columns=["step", *problem.data])
     return Adapted(complete(dense | masked, pretrained), history=table)
 

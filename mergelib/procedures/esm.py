@@ -84,8 +84,7 @@ def esm(problem: Problem, settings: EsmSettings) -> Adapted:
     for key, change in changes.items():
         weight_key = key.removesuffix(TRANSPOSED)
         change = change if weight_key == key else change.T
-        merged = base[weight_key] + settings.scale * factors[key] * change
-        state[weight_key] = merged.to(base[weight_key].dtype)
+        state[weight_key] = base[weight_key] + settings.scale * factors[key] * change
     return Adapted(complete(state, base))
 
 

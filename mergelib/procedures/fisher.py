@@ -90,7 +90,7 @@ def fisher(problem: Problem, settings: FisherSettings) -> Adapted:
             sums[key] = sums.get(key, 0) + weight * expert[key].float()
             weights[key] = weights.get(key, 0) + weight
     pretrained = problem.pretrained
-    merged = {key: (total / weights[key]).to(pretrained[key].dtype) for key, total in sums.items()}
+    merged = {key: total / weights[key] for key, total in sums.items()}
     plain = merge_checked("average", problem.experts, pretrained)
     return Adapted(complete({**plain, **merged}, pretrained))
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from mergelib.messages.kinds import Size
 from mergelib.problems.problem import Problem
-from mergelib.procedures.common import Adapted, complete, precise
+from mergelib.procedures.common import Adapted, complete
 from mergelib.procedures.objectives import CalibrationLoss
 from mergelib.procedures.walk import Walk, combination, minimise
 from mergelib.registry import Needs, procedure
@@ -50,7 +50,7 @@ def frank_wolfe(problem: Problem, settings: FrankWolfeSettings) -> Adapted:
     """
     first, pretrained, experts = problem.first, problem.pretrained, problem.experts
     keys = [key for key, _ in problem.model.named_parameters()]
-    begin = {key: precise(first[key]) for key in keys}
+    begin = {key: first[key] for key in keys}
     fixed = {key: tensor for key, tensor in first.items() if key not in begin}
     objective = CalibrationLoss(
         problem.model, fixed, problem.heads, problem.data, settings.batch_size, problem.transform
@@ -63,6 +63,4 @@ def frank_wolfe(problem: Problem, settings: FrankWolfeSettings) -> Adapted:
         for key, tensor in fixed.items()
         if tensor.is_floating_point()
     }
-    merged = {**buffers, **theta}
-    state = {key: tensor.to(pretrained[key].dtype) for key, tensor in merged.items()}
-    return Adapted(complete(state, pretrained), table, history)
+    return Adapted(complete({**buffers, **theta}, pretrained), table, history)
