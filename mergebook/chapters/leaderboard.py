@@ -13,7 +13,7 @@ import pandas as pd
 from mergebook.cart.read import COMPRESSED, baselines, compressed
 from mergebook.lab.results import MissingResult, load_result, load_table
 from mergebook.lab.statistics import interval
-from mergebook.plots import label
+from mergebook.plots import LABELS, label
 from mergebook.suites.families import family_of
 
 # Each suite with the network that it is run on, and a short name for wide tables.
@@ -39,10 +39,7 @@ DATA = {
     **dict.fromkeys(("greedy_soup", "multitask", "frank_wolfe", "frank_wolfe+cart"), LABELLED),
 }
 # Models under heads that are fitted to the validation labels, for which settings are chosen too.
-FITTED = {
-    name: f"{name}, fitted heads"
-    for name in ("pretrained", "task_arithmetic", "ties", "cart", "tsv", "iso_c", "ace", "wudi")
-}
+FITTED = {name: f"{name}, fitted heads" for name in LABELS if name != "individual"}
 DATA |= dict.fromkeys(FITTED.values(), LABELLED)
 # Methods that must know the task of each input when the merged model is used.
 TASK_KNOWN = ("surgery", "surgery+cart", *COMPRESSED.values())
