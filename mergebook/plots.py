@@ -52,7 +52,9 @@ LABELS |= {"fednova": "FedNova", "wsm": "WSM", "doge": "DOGE", "fisher": "Fisher
 LABELS |= {"regmean": "RegMean", "regmean_plusplus": "RegMean++", "adamerging": "AdaMerging"}
 LABELS |= {"adarank": "AdaRank", "concrete": "Concrete", "surgery": "Surgery", "cogram": "CoGraM"}
 LABELS |= {"symerge": "SyMerge", "frank_wolfe": "FW", "ace": "ACE"}
-LABELS |= {"multitask": "multi-task training"}
+LABELS |= {"multitask": "multi-task training", "nuslerp": "NuSLERP", "karcher": "Karcher mean"}
+LABELS |= {"knots": "KnOTS", "ram": "RAM", "sce": "SCE", "nearswap": "NearSwap"}
+LABELS |= {"arcee_fusion": "Arcee Fusion"}
 MARKERS = {"pretrained": "s", "individual": "D"}
 
 RANKS = (1, 2, 4, 8, 16, 32, 100)

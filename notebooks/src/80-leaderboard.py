@@ -211,7 +211,7 @@ of two experts cancel.
 # the call adds to the memory of the experts. It includes the merged model of 351 MB.
 
 # %% tags=["remove-input"]
-costs = load_table("benchmarks", "rules").query("rule != 'slerp'").set_index("rule")
+costs = load_table("benchmarks", "rules").query("experts == 8").set_index("rule")
 costs = costs.sort_values("warm_seconds")
 shown = pd.DataFrame(
     {
@@ -238,7 +238,7 @@ shown = pd.DataFrame(
         "additional memory, MB": (costs["peak_bytes"] / 1e6).map("{:.0f}".format),
     }
 )
-shown.index = pd.Index([plots.label(name) for name in costs.index])
+shown.index = pd.Index([leaderboard.title(name) for name in costs.index])
 display(HTML(shown.to_html()))
 
 # %% [markdown]
