@@ -53,7 +53,6 @@ def test_the_rows_of_every_method_are_in_the_leaderboard() -> None:
         "nearswap",
         "arcee_fusion",
         "knots",
-        "ace",
         "adarank",
         "doge",
         "esm",
