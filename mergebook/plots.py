@@ -51,10 +51,9 @@ LABELS = {method: text for method, (text, _) in METHODS.items()}
 LABELS |= {"fednova": "FedNova", "wsm": "WSM", "doge": "DOGE", "fisher": "Fisher", "esm": "ESM"}
 LABELS |= {"regmean": "RegMean", "regmean_plusplus": "RegMean++", "adamerging": "AdaMerging"}
 LABELS |= {"adarank": "AdaRank", "concrete": "Concrete", "surgery": "Surgery", "cogram": "CoGraM"}
-LABELS |= {"symerge": "SyMerge", "frank_wolfe": "FW", "ace": "ACE"}
+LABELS |= {"symerge": "SyMerge", "frank_wolfe": "FW", "ace": "ACE", "knots": "KnOTS", "ram": "RAM"}
 LABELS |= {"multitask": "multi-task training", "nuslerp": "NuSLERP", "karcher": "Karcher mean"}
-LABELS |= {"knots": "KnOTS", "ram": "RAM", "sce": "SCE", "nearswap": "NearSwap"}
-LABELS |= {"arcee_fusion": "Arcee Fusion"}
+LABELS |= {"sce": "SCE", "nearswap": "NearSwap", "arcee_fusion": "Arcee Fusion"}
 MARKERS = {"pretrained": "s", "individual": "D"}
 
 RANKS = (1, 2, 4, 8, 16, 32, 100)

@@ -63,6 +63,7 @@ _LABELS = {
         for base in ("task_arithmetic", "ties", "cart", "tsv", "iso_c")
         for then, words in {"svc": "SVC", "subspace_boosting": "subspace boosting"}.items()
     },
+    "cart+svc": "SVC on CART, default rank",
     "surgery": "Surgery on the average",
     "surgery+cart": "Surgery on CART",
     "frank_wolfe": "Frank-Wolfe",
