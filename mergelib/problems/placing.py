@@ -67,15 +67,14 @@ def viewed(
 def state_to(
     state: StateDict, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> StateDict:
-    """Return the state dict on a device, if one is given; ties and lazy reading are kept.
-
-    With a ``dtype``, floating-point tensors have at least its precision.
-    """
+    """Return the state dict on a device, at least in a precision; ties and laziness are kept."""
     layout = layout_of(state)
     if dtype is not None:
-        wide = {k: t for k, t in layout.items() if t.is_floating_point()}
-        wide = {k: t.to("meta", torch.promote_types(t.dtype, dtype)) for k, t in wide.items()}
-        return viewed({key: (state, key) for key in state}, {**layout, **wide}, device)
+        layout = {
+            key: t.to("meta", torch.promote_types(t.dtype, dtype)) if t.is_floating_point() else t
+            for key, t in layout.items()
+        }
+        return viewed({key: (state, key) for key in state}, layout, device)
     if device is None:
         return state
     device = torch.empty(0, device=device).device  # "cuda" is the current one, say cuda:0

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any
@@ -99,8 +100,7 @@ class Problem(Brief):
 
     def widened(self) -> "Problem":
         """Return the problem in float32, or in float64 if a weight has it; inputs are cast, too."""
-        layout = layout_of(self.reference).values()
-        kinds = {t.dtype for t in layout if t.is_floating_point()}
+        kinds = {t.dtype for t in layout_of(self.reference).values() if t.is_floating_point()}
         dtype = reduce(torch.promote_types, kinds, torch.float32)
 
         def ready(transform: Transform | None, inputs: Any) -> Inputs:
@@ -202,11 +202,12 @@ def with_data(
         kinds = {t.dtype for t in layout_of(problem.reference).values()}
         if needs.heads and kinds & {torch.float16, torch.bfloat16}:  # for gradients
             problem = problem.widened()
-        try:
-            _check_runs(problem, needs, given=heads is not None)
-        except ValueError:  # perhaps because precisions differ
-            problem = problem.widened()
-            _check_runs(problem, needs, given=heads is not None)
+        runs, check = False, partial(_check_runs, needs=needs, given=heads is not None)
+        with suppress(ValueError):  # perhaps because precisions differ
+            check(problem)
+            runs = True
+        if not runs:
+            check(problem := problem.widened())
         if labels == "classes":
             check_labels(examples, problem.model, problem.first, problem.heads, problem.transform)
     return problem

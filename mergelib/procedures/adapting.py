@@ -140,8 +140,7 @@ def adapt(
         statistics={name: as_state(values) for name, values in (statistics or {}).items()},
     )
     problem = checked_states(problem, parts, {"pretrained": base, **models})
-    layout = layout_of(problem.reference)
-    predicate = Matrices(is_matrix, layout, kinds_of([model]))
+    predicate = Matrices(is_matrix, layout_of(problem.reference), kinds_of([model]))
     problem = given = replace(problem, is_matrix=predicate, heads=heads or {})
     if running and data is not None:
         problem = with_data(method, problem, needs, settings, data, heads)

@@ -370,7 +370,7 @@ With a ridge, WUDI less CART is {at["with a ridge", "MiniLM", "CART"]} points on
 # $$
 #
 # where $\mathbf{1} c^\top$ has $c$ in every row. If the tasks are *unequal* in a layer, $S_t$ and $\varepsilon$ are divided by the trace of
-# $S_t$, $c$ is divided by the mean of $\lVert \tau_t \rVert^2$, and the leading 30 % of the singular directions of $W$ plus a correction are added to $W$, all with their mean singular value. Tasks are unequal if the variance of the logarithms $\log \lVert \tau_t \rVert^2$ across tasks is
+# $S_t$, $c$ is divided by the mean of $\lVert \tau_t \rVert^2$, and $W$ gets an addition: the leading 30 % of the singular directions of the sum of $W$ and a correction, all with their mean singular value. Tasks are unequal if the variance of the logarithms $\log \lVert \tau_t \rVert^2$ across tasks is
 # above 0.3 times the square of their mean. A change of unit shifts all logarithms equally, so that the variance stays and the mean changes. Norms of 0.9 and 1.1 are
 # unequal, because the mean of their logarithms is near 0. In a unit ten times smaller they are 9 and 11, and not unequal, so that the same experts are merged differently:
 
@@ -400,8 +400,8 @@ by_network = pd.concat(aces).swaplevel()[["mean", "half_width"]]
 display(written({f"above {words}": by_network.loc[rule] for words, rule in BESIDE_ACE.items()}))
 display(
     Markdown(f"""
-Across seeds and tasks, all intervals contain zero but one: on EfficientNet, ACE, which has ε for a ridge, is far above exact WUDI. Across seeds alone, ACE is also above CART on MiniLM.
-EfficientNet's experts were trained once more for ACE, on another processor; their mean accuracy differs by {100 * (again - before):.1f} points.
+Across seeds and tasks, all intervals contain zero but one: on EfficientNet, ACE, whose ε acts as a ridge, is far above exact WUDI. Across seeds alone, ACE is also above CART on MiniLM.
+EfficientNet's experts were trained again for ACE, on another processor; their mean accuracy differs by {100 * (again - before):.1f} points.
 """)
 )
 
@@ -493,7 +493,7 @@ display(written(columns))
 display(
     Markdown(f"""
 With fitted heads, boosted task arithmetic less TSV is {shown_at("boosting on task arithmetic", by_heads["fitted"])} points, ESM less TSV {shown_at("ESM", by_heads["fitted"])}, ACE less TSV {shown_at("ACE", by_heads["fitted"])}, and WUDI with a ridge less TSV {shown_at("WUDI with a ridge", by_heads["fitted"])} (smaller ViT and ViT on glyphs).
-Across seeds, one of 18 intervals is above zero, that of boosting on glyphs, which can be chance in as many comparisons. RegMean++ is below TSV on both networks, and DOGE and LARV are below it on glyphs. SyMerge and AdaRank, which adapt to the test inputs, were not measured with these heads.
+Across seeds, one of 18 intervals is above zero: that of boosting on glyphs. With 18 comparisons, this can be chance. RegMean++ is below TSV on both networks, and DOGE and LARV are below it on glyphs. SyMerge and AdaRank, which adapt to the test inputs, were not measured with these heads.
 """)
 )
 

@@ -88,3 +88,12 @@ def test_inputs_of_float64_and_what_a_transform_returns() -> None:
     for options in ({}, {"transform": lambda x: x.half()}):
         made = case.adapt("adamerging", steps=2, **options).state
         torch.testing.assert_close(made["first.weight"], known["first.weight"], rtol=0, atol=1e-3)
+
+
+def test_a_head_that_does_not_fit_is_told_once() -> None:
+    case = case_of(SHORT, SHORT, SINGLE)
+    case.heads["a"] = nn.Linear(4, 3)
+    with pytest.raises(ValueError, match="the model with the head does not run") as caught:
+        case.adapt("adamerging", steps=1)
+    assert isinstance(caught.value.__context__, RuntimeError)
+    assert caught.value.__context__.__context__ is None
